@@ -1,0 +1,99 @@
+"""A keymap bound to one episode: every mismatch that the metadata can show is refused here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from egoloader.episode import ZarrEpisode
+from egoloader.errors import EpisodeFormatError, KeyMapError, MissingKeyError, near_miss
+from egoloader.keymap import KeyMap, KeySpec
+from egoloader.layout import ArrayLayout
+from egoloader.plan import EntryPlan
+from egoloader.windows import Steps, entry_steps
+
+__all__ = ["Binding", "bind"]
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What one episode makes of a keymap.
+
+    Attributes:
+        entries: per sample key whose array the episode has and whose rows are read, its plan.
+        chunk_rows: per array that is read, the rows of one decoded chunk.
+        steps: per sample key with rows, absent arrays among them, its window in frames.
+
+    """
+
+    entries: Mapping[str, EntryPlan]
+    chunk_rows: Mapping[str, int]
+    steps: Mapping[str, Steps]
+
+
+def bind(episode: ZarrEpisode, keymap: KeyMap, *, annotation_cutoff: bool) -> Binding:
+    """Check a keymap against an episode's metadata.
+
+    Raises:
+        MissingKeyError: an array that is not optional is missing.
+        KeyMapError: an array is not what the entry takes it for.
+        EpisodeFormatError: an array is shorter than `total_frames`, or can't be understood.
+
+    """
+    entries: dict[str, EntryPlan] = {}
+    chunk_rows: dict[str, int] = {}
+    steps: dict[str, Steps] = {}
+    for key, spec in keymap.items():
+        present = episode.has(spec.zarr_key)
+        if not present and not spec.optional:
+            raise MissingKeyError(
+                f"entry {key!r} needs an array that is not there; "
+                f"{near_miss(spec.zarr_key, episode.keys)} "
+                "(optional: true serves zeros where an episode lacks it)",
+                episode=episode.name,
+                key=spec.zarr_key,
+            )
+        if spec.is_annotation:
+            continue
+        steps[key] = entry_steps(spec, episode.fps)
+        if present:
+            layout = episode.layout(spec.zarr_key)
+            _check_rows(episode, spec, layout)
+            _check_kind(episode, key, spec, layout)
+            is_cut = annotation_cutoff and spec.key_type == "action_keys"
+            entries[key] = EntryPlan(spec.zarr_key, steps[key], is_cut and steps[key].is_horizon)
+            chunk_rows[spec.zarr_key] = layout.chunk_rows
+    return Binding(entries, chunk_rows, steps)
+
+
+def _check_rows(episode: ZarrEpisode, spec: KeySpec, layout: ArrayLayout) -> None:
+    if layout.rows < episode.total_frames:
+        raise EpisodeFormatError(
+            f"the array has {layout.rows} rows, fewer than total_frames = {episode.total_frames}",
+            episode=episode.name,
+            key=spec.zarr_key,
+        )
+
+
+def _check_kind(episode: ZarrEpisode, key: str, spec: KeySpec, layout: ArrayLayout) -> None:
+    def refuse(message: str) -> KeyMapError:
+        return KeyMapError(
+            f"entry {key!r} does not fit episode {episode.name!r}, key {spec.zarr_key!r}: {message}"
+        )
+
+    feature = (episode.header.features or {}).get(spec.zarr_key)
+    declared = feature.dtype if feature else None
+    if layout.kind == "other":
+        raise refuse(f"rows of data type {layout.type_name!r} can't be read")
+    if spec.is_camera:
+        if layout.kind != "bytes" or declared not in (None, "jpeg"):
+            raise refuse(f"{declared or layout.type_name} rows are no camera frames")
+        declared_shape = feature.shape if feature else ()
+        if spec.shape is not None and declared_shape and spec.shape != declared_shape:
+            raise refuse(f"its frames are {declared_shape}, the entry's shape is {spec.shape}")
+        return
+    if layout.kind == "bytes" and (spec.key_type != "metadata_keys" or declared == "jpeg"):
+        right = "camera_keys" if declared == "jpeg" else "camera_keys or metadata_keys"
+        raise refuse(f"its rows are {declared or 'bytes'}, no numbers; key_type would be {right}")
+    if spec.shape is not None and layout.row_shape != spec.shape:
+        raise refuse(f"its rows are {layout.row_shape}, the entry's shape is {spec.shape}")

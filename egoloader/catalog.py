@@ -1,0 +1,155 @@
+"""Which episodes there are in a folder, and which of them a dataset takes."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from egoloader.errors import EpisodeFormatError, EpisodeNotFoundError, SettingsError, near_miss
+
+__all__ = ["Split", "find_episodes", "keep_share", "matches", "split_episodes"]
+
+Split = Literal["train", "valid", "all"]
+_GROUP_FILES = ("zarr.json", ".zgroup")
+
+
+def find_episodes(folder: Path) -> list[str]:
+    """Return the paths below `folder` of all episodes in it, sorted.
+
+    An episode is a Zarr group that holds arrays; folders whose name starts with a dot (half-written
+    episodes among them) are passed over.
+
+    Raises:
+        EpisodeNotFoundError: there is no such folder, or no episode in it.
+        EpisodeFormatError: a folder is called `….zarr` and no Zarr group is in it, as an
+            interrupted copy leaves it.
+
+    """
+    if not folder.is_dir():
+        raise EpisodeNotFoundError("there is no folder at this path", episode=str(folder))
+    if _is_episode(folder):
+        raise EpisodeNotFoundError(
+            "this is one episode, not a folder of episodes; "
+            "give the folder above it, or open it with ZarrDataset",
+            episode=str(folder),
+        )
+    found = sorted(_walk(folder, folder))
+    if not found:
+        raise EpisodeNotFoundError("the folder holds no episodes", episode=str(folder))
+    return found
+
+
+def split_episodes(
+    names: Sequence[str], *, split: Split, valid_ratio: float, seed: int
+) -> list[str]:
+    """Return the episodes of a split, sorted: disjoint, seeded, whatever order they come in.
+
+    `round(valid_ratio * n)` of the n episodes are for validation.
+
+    Raises:
+        SettingsError: an unknown split, or a ratio outside [0, 1).
+
+    """
+    if split not in get_args(Split):
+        raise SettingsError(f"split is {split!r}; {near_miss(str(split), get_args(Split))}")
+    if not _is_number(valid_ratio) or not 0 <= valid_ratio < 1:
+        raise SettingsError(f"valid_ratio must be in [0, 1), got {valid_ratio!r}")
+    _check_seed(seed)
+    if split == "all":
+        return sorted(names)
+    valid = set(_shuffled(names, seed, "split")[: round(valid_ratio * len(names))])
+    return sorted(name for name in names if (name in valid) == (split == "valid"))
+
+
+def keep_share(names: Sequence[str], *, percent: float, seed: int) -> list[str]:
+    """Return a seeded share of `names`, sorted; at least one; a smaller share lies in a larger.
+
+    Raises:
+        SettingsError: `percent` is outside (0, 100].
+
+    """
+    if not _is_number(percent) or not 0 < percent <= 100:
+        raise SettingsError(f"percent must be in (0, 100], got {percent!r}")
+    _check_seed(seed)
+    keep = max(1, round(percent / 100 * len(names)))
+    return sorted(_shuffled(names, seed, "percent")[:keep])
+
+
+def matches(attrs: Mapping[str, Any], filters: Mapping[str, Any]) -> bool:
+    """Return whether an episode's attributes meet every filter; a list means any of its values."""
+    for name, wanted in filters.items():
+        value = attrs.get(name)
+        options = wanted if isinstance(wanted, list | tuple | set | frozenset) else [wanted]
+        if value not in options:
+            return False
+    return True
+
+
+def _shuffled(names: Sequence[str], seed: int, purpose: str) -> list[str]:
+    """Order names by a seeded hash, so that the order of listing can't matter."""
+
+    def rank(name: str) -> bytes:
+        text = f"{purpose}\0{seed}\0{name}".encode(errors="surrogateescape")
+        return hashlib.blake2b(text, digest_size=16).digest()
+
+    return sorted(names, key=rank)
+
+
+def _check_seed(seed: object) -> None:
+    if type(seed) is not int:
+        raise SettingsError(f"seed must be a whole number, got {seed!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_episode(folder: Path) -> bool:
+    """Return whether a folder is a Zarr group that declares frames or has an array in it."""
+    if not any((folder / name).is_file() for name in _GROUP_FILES):
+        return False
+    return _declares_frames(folder) or _holds_array(folder)
+
+
+def _declares_frames(folder: Path) -> bool:
+    for name in ("zarr.json", ".zattrs"):
+        path = folder / name
+        if path.is_file() and b'"total_frames"' in path.read_bytes():
+            return True
+    return False
+
+
+def _holds_array(folder: Path) -> bool:
+    for child in folder.iterdir():
+        if not child.is_dir() or (child / ".zgroup").is_file():
+            continue
+        if (child / ".zarray").is_file():
+            return True
+        metadata = child / "zarr.json"
+        if metadata.is_file() and b'"array"' in metadata.read_bytes():
+            return True
+    return False
+
+
+def _walk(root: Path, folder: Path) -> Iterator[str]:
+    found = False
+    for child in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        if child.name.startswith(".") or not child.is_dir():
+            continue
+        path = Path(child.path)
+        if _is_episode(path):
+            found = True
+            yield path.relative_to(root).as_posix()
+        else:
+            for name in _walk(root, path):
+                found = True
+                yield name
+    if not found and folder != root and folder.suffix == ".zarr":
+        raise EpisodeFormatError(
+            "there is no Zarr group in it; was the copy interrupted?",
+            episode=folder.relative_to(root).as_posix(),
+        )

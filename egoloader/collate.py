@@ -1,0 +1,67 @@
+"""From a list of samples to one dict batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from egoloader.errors import SettingsError
+
+__all__ = ["collate"]
+
+
+def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Stack B samples of one keymap into a batch.
+
+    Returns:
+        Per sample key, a tensor with a leading axis of B; images, (B, C, H, W) or (B, n, C, H, W),
+        lie in channels-last memory. What is no number (texts, JPEG bytes, JSON rows) becomes a
+        list of B.
+
+    Raises:
+        SettingsError: no samples, other keys, or other shapes among them; names both episodes.
+
+    """
+    if not samples:
+        raise SettingsError("a batch needs at least one sample")
+    keys = samples[0].keys()
+    for sample in samples[1:]:
+        if sample.keys() != keys:
+            odd = sorted(keys ^ sample.keys())
+            raise SettingsError(
+                f"samples of {_name(samples[0])} and {_name(sample)} have other keys: {odd}; "
+                "a batch holds one keymap"
+            )
+    return {key: _stack(key, samples) for key in keys}
+
+
+def _stack(key: str, samples: Sequence[dict[str, Any]]) -> Any:
+    values = [sample[key] for sample in samples]
+    first = values[0]
+    if isinstance(first, np.ndarray | np.generic | bool | int | float):
+        values = [torch.as_tensor(value) for value in values]
+        first = values[0]
+    if not isinstance(first, torch.Tensor):
+        return values
+    for sample, value in zip(samples, values, strict=True):
+        if value.shape != first.shape or value.dtype != first.dtype:
+            raise SettingsError(
+                f"key {key!r} is {tuple(first.shape)} {first.dtype} in {_name(samples[0])} and "
+                f"{tuple(value.shape)} {value.dtype} in {_name(sample)}; set size: [h, w] for "
+                "cameras of several sizes, and one keymap per embodiment for other arrays"
+            )
+    if _is_channels_last(first):
+        return torch.stack([value.movedim(-3, -1) for value in values]).movedim(-1, -3)
+    return torch.stack(values)
+
+
+def _is_channels_last(value: torch.Tensor) -> bool:
+    """Return whether (…, C, H, W) is a view of (…, H, W, C) memory."""
+    return value.dim() >= 3 and not value.is_contiguous() and value.movedim(-3, -1).is_contiguous()
+
+
+def _name(sample: dict[str, Any]) -> str:
+    return f"episode {sample.get('episode')!r}"

@@ -1,0 +1,372 @@
+"""Map-style datasets: `ZarrDataset` over one episode, `MultiDataset` over a folder of them."""
+
+from __future__ import annotations
+
+import operator
+import os
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import Dataset
+
+from egoloader.catalog import Split, find_episodes, keep_share, matches, split_episodes
+from egoloader.episode import ZarrEpisode
+from egoloader.errors import (
+    AssumedFpsWarning,
+    FrameIndexError,
+    SettingsError,
+    near_miss,
+)
+from egoloader.keymap import KeyMap
+from egoloader.reader import MissingChunks
+from egoloader.sample import ImageDtype, Sample, SampleMaker, SampleSettings
+
+__all__ = ["EpisodeRecord", "MultiDataset", "ZarrDataset"]
+
+IntArray = npt.NDArray[np.int64]
+Transforms = Sequence[Callable[[Sample], Sample]]
+
+#: Episodes that a MultiDataset keeps open at once, in each process.
+MAX_OPEN_EPISODES = 64
+
+
+class ZarrDataset(Dataset[Sample]):
+    """The frames of one episode, as samples.
+
+    A sample is a dict: the keymap's entries in its order, masks behind their entries, then `fps`
+    (float32, Hz), `embodiment` (str), `episode` (str), `frame_index` (int64) and `timestamp`
+    (float64, s). Numbers are tensors (D…) or (n, D…), images (3, H, W) or (n, 3, H, W), RGB. No two
+    entries or samples share memory.
+
+    Pickles as its path and settings.
+
+    Args:
+        path: the episode's folder.
+        keymap: what a sample holds.
+        image_dtype: `uint8` in 0…255, `float32` in 0…1, or `jpeg`, the encoded bytes.
+        annotation_cutoff: end action horizons with the annotation span that holds the frame.
+        transforms: callables from sample to sample, applied in order.
+        missing_chunks: `error`, or `fill` to serve fill values where another writer left a chunk
+            out.
+
+    Raises:
+        EpisodeNotFoundError, EpisodeFormatError: the path holds no whole episode.
+        MissingKeyError, KeyMapError: the keymap does not fit the episode.
+        SettingsError: an option that can't be meant.
+
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        keymap: KeyMap,
+        *,
+        image_dtype: ImageDtype = "uint8",
+        annotation_cutoff: bool = False,
+        transforms: Transforms = (),
+        missing_chunks: MissingChunks = "error",
+    ) -> None:
+        _check_keymap(keymap)
+        settings = SampleSettings(image_dtype, annotation_cutoff, tuple(transforms))
+        self.episode = ZarrEpisode(path, missing_chunks=missing_chunks)
+        self._maker = SampleMaker(self.episode, keymap, settings)
+        _warn_of_assumed_fps([self.episode.name] if self.episode.fps_assumed else [])
+
+    @property
+    def keymap(self) -> KeyMap:
+        """What a sample holds."""
+        return self._maker.keymap
+
+    def __len__(self) -> int:
+        return self.episode.total_frames
+
+    def __getitem__(self, index: int) -> Sample:
+        """Return one sample; a negative index counts from the end.
+
+        Raises:
+            FrameIndexError: the index is outside the dataset.
+            EpisodeError: the sample can't be made.
+
+        """
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+        """Return the samples of many indices, in their order, repeats included.
+
+        All of them are planned together: one read per array, each JPEG decoded once.
+
+        Raises:
+            FrameIndexError: an index is outside the dataset.
+            EpisodeError: a sample can't be made.
+
+        """
+        return self._maker.make(_check_indices(indices, len(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRecord:
+    """What a dataset of many episodes keeps of each.
+
+    Attributes:
+        name: the episode's path below the dataset's folder.
+        total_frames: its real frames.
+        embodiment: the body that was recorded.
+
+    """
+
+    name: str
+    total_frames: int
+    embodiment: str
+
+
+class MultiDataset(Dataset[Sample]):
+    """The frames of many episodes, one after the other; made with `MultiDataset.from_folder`.
+
+    Index memory grows with the number of episodes, not of frames; at most `MAX_OPEN_EPISODES` are
+    open at once in a process. Samples are those of `ZarrDataset`, `episode` being the path below
+    the folder.
+
+    Args:
+        folder: where the episodes are.
+        episodes: the records of those taken.
+        keymaps: per embodiment, what a sample holds.
+        settings: how samples are made.
+        missing_chunks: see `ZarrDataset`.
+
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        episodes: Sequence[EpisodeRecord],
+        keymaps: Mapping[str, KeyMap],
+        settings: SampleSettings,
+        missing_chunks: MissingChunks = "error",
+    ) -> None:
+        self.folder, self.episodes = folder, tuple(episodes)
+        self.keymaps, self.settings = dict(keymaps), settings
+        self._missing_chunks = missing_chunks
+        lengths = np.array([episode.total_frames for episode in self.episodes], dtype=np.int64)
+        self._bounds = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+        self._open: OrderedDict[int, SampleMaker] = OrderedDict()
+        self._pid = os.getpid()
+
+    @classmethod
+    def from_folder(
+        cls,
+        folder: str | os.PathLike[str],
+        keymap: KeyMap | Mapping[str, KeyMap],
+        *,
+        filters: Mapping[str, Any] | None = None,
+        split: Split = "all",
+        valid_ratio: float = 0.2,
+        percent: float = 100.0,
+        seed: int = 0,
+        image_dtype: ImageDtype = "uint8",
+        annotation_cutoff: bool = False,
+        transforms: Transforms = (),
+        missing_chunks: MissingChunks = "error",
+    ) -> MultiDataset:
+        """Find the episodes below a folder, choose among them, and check each against its keymap.
+
+        Args:
+            folder: searched at any depth.
+            keymap: one for all, or one per embodiment.
+            filters: episode attribute to wanted value; a list means any of its values.
+            split: `train`, `valid` or `all`; made over all episodes before any filter, so that a
+                filter never moves an episode from one to the other.
+            valid_ratio: share of the episodes that are for validation, rounded to a whole number.
+            percent: share, in percent, of what is left to keep, chosen by the seed.
+            seed: of split and percent; the order of listing does not matter.
+            image_dtype: see `ZarrDataset`, like all that follow.
+            annotation_cutoff: see `ZarrDataset`.
+            transforms: see `ZarrDataset`.
+            missing_chunks: see `ZarrDataset`.
+
+        Raises:
+            EpisodeNotFoundError: no folder, or no episodes in it.
+            EpisodeFormatError, MissingKeyError, KeyMapError: an episode is broken, or does not fit
+                its keymap.
+            SettingsError: an option that can't be meant, or nothing is left after filtering.
+
+        """
+        settings = SampleSettings(image_dtype, annotation_cutoff, tuple(transforms))
+        _check_keymaps(keymap)
+        root = Path(folder)
+        names = split_episodes(find_episodes(root), split=split, valid_ratio=valid_ratio, seed=seed)
+        opened = {
+            name: ZarrEpisode(root / name, missing_chunks=missing_chunks, name=name)
+            for name in names
+        }
+        names = _filter(opened, dict(filters or {}))
+        if not names:
+            raise SettingsError(
+                f"no episode of {root} is left for split={split!r}, valid_ratio={valid_ratio}, "
+                f"filters={dict(filters or {})}"
+            )
+        names = keep_share(names, percent=percent, seed=seed)
+        keymaps = _keymaps_by_embodiment(keymap, [opened[name].embodiment for name in names])
+        for name in names:
+            SampleMaker(opened[name], keymaps[opened[name].embodiment], settings)
+        _warn_of_assumed_fps([name for name in names if opened[name].fps_assumed])
+        records = [
+            EpisodeRecord(name, opened[name].total_frames, opened[name].embodiment)
+            for name in names
+        ]
+        return cls(root, records, keymaps, settings, missing_chunks)
+
+    @property
+    def embodiments(self) -> tuple[str, ...]:
+        """The embodiments among the episodes, sorted."""
+        return tuple(sorted({episode.embodiment for episode in self.episodes}))
+
+    def of_embodiment(self, embodiment: str) -> MultiDataset:
+        """Return the dataset of one embodiment's episodes.
+
+        Raises:
+            SettingsError: there is none of that embodiment.
+
+        """
+        if embodiment not in self.embodiments:
+            hint = near_miss(embodiment, self.embodiments)
+            raise SettingsError(f"no episode is of embodiment {embodiment!r}; {hint}")
+        kept = [episode for episode in self.episodes if episode.embodiment == embodiment]
+        keymaps = {embodiment: self.keymaps[embodiment]}
+        return MultiDataset(self.folder, kept, keymaps, self.settings, self._missing_chunks)
+
+    def with_settings(self, **changes: Any) -> MultiDataset:
+        """Return the same dataset with some of its `SampleSettings` replaced."""
+        settings = replace(self.settings, **changes)
+        return MultiDataset(
+            self.folder, self.episodes, self.keymaps, settings, self._missing_chunks
+        )
+
+    def locate(self, index: int) -> tuple[EpisodeRecord, int]:
+        """Return the episode and the frame index within it that an index stands for.
+
+        Raises:
+            FrameIndexError: the index is outside the dataset.
+
+        """
+        at = int(_check_indices([index], len(self))[0])
+        number = int(np.searchsorted(self._bounds, at, side="right")) - 1
+        return self.episodes[number], at - int(self._bounds[number])
+
+    def __len__(self) -> int:
+        return int(self._bounds[-1])
+
+    def __getitem__(self, index: int) -> Sample:
+        """Return one sample; a negative index counts from the end.
+
+        Raises:
+            FrameIndexError: the index is outside the dataset.
+            EpisodeError: the sample can't be made.
+
+        """
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+        """Return the samples of many indices, in their order, repeats included.
+
+        The frames of one episode are planned together: one read per array, each JPEG decoded once.
+
+        Raises:
+            FrameIndexError: an index is outside the dataset.
+            EpisodeError: a sample can't be made.
+
+        """
+        at = _check_indices(indices, len(self))
+        numbers = np.searchsorted(self._bounds, at, side="right") - 1
+        frames = at - self._bounds[numbers]
+        samples: list[Sample] = [{} for _ in at]
+        for number in np.unique(numbers):
+            places = np.flatnonzero(numbers == number)
+            made = self._maker(int(number)).make(frames[places])
+            for place, sample in zip(places, made, strict=True):
+                samples[place] = sample
+        return samples
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": OrderedDict(), "_pid": -1}
+
+    def _maker(self, number: int) -> SampleMaker:
+        """Return the episode's sample maker, opened in this process, dropping the oldest."""
+        if self._pid != os.getpid():
+            self._open, self._pid = OrderedDict(), os.getpid()
+        if number in self._open:
+            self._open.move_to_end(number)
+            return self._open[number]
+        record = self.episodes[number]
+        episode = ZarrEpisode(
+            self.folder / record.name, missing_chunks=self._missing_chunks, name=record.name
+        )
+        maker = SampleMaker(episode, self.keymaps[record.embodiment], self.settings)
+        self._open[number] = maker
+        if len(self._open) > MAX_OPEN_EPISODES:
+            self._open.popitem(last=False)
+        return maker
+
+
+def _check_keymap(keymap: object) -> None:
+    if not isinstance(keymap, KeyMap):
+        raise SettingsError(
+            f"keymap must be a KeyMap, got {type(keymap).__name__}; KeyMap.from_config makes one"
+        )
+
+
+def _check_keymaps(keymap: KeyMap | Mapping[str, KeyMap]) -> None:
+    if isinstance(keymap, Mapping) and not isinstance(keymap, KeyMap):
+        if not keymap:
+            raise SettingsError("a mapping of keymaps needs at least one embodiment")
+        for one in keymap.values():
+            _check_keymap(one)
+    else:
+        _check_keymap(keymap)
+
+
+def _keymaps_by_embodiment(
+    keymap: KeyMap | Mapping[str, KeyMap], embodiments: Sequence[str]
+) -> dict[str, KeyMap]:
+    wanted = sorted(set(embodiments))
+    if isinstance(keymap, KeyMap):
+        return dict.fromkeys(wanted, keymap)
+    for embodiment in wanted:
+        if embodiment not in keymap:
+            raise SettingsError(
+                f"there are episodes of embodiment {embodiment!r} and no keymap for it; "
+                f"{near_miss(embodiment, keymap)} (or filter the episodes)"
+            )
+    return {embodiment: keymap[embodiment] for embodiment in wanted}
+
+
+def _check_indices(indices: Sequence[int], length: int) -> IntArray:
+    checked = np.empty(len(indices), dtype=np.int64)
+    for place, index in enumerate(indices):
+        number = operator.index(index)
+        if not -length <= number < length:
+            raise FrameIndexError(f"index {number} is outside a dataset of {length} frames")
+        checked[place] = number % length
+    return checked
+
+
+def _filter(episodes: Mapping[str, ZarrEpisode], filters: Mapping[str, Any]) -> list[str]:
+    for name in filters:
+        if episodes and not any(name in episode.attrs for episode in episodes.values()):
+            known = {attr for episode in episodes.values() for attr in episode.attrs}
+            raise SettingsError(f"no episode has an attribute {name!r}; {near_miss(name, known)}")
+    return [name for name, episode in episodes.items() if matches(episode.attrs, filters)]
+
+
+def _warn_of_assumed_fps(names: Sequence[str]) -> None:
+    if names:
+        warnings.warn(
+            f"{len(names)} episodes have no fps, 30 Hz is taken; the first is {names[0]!r}",
+            AssumedFpsWarning,
+            stacklevel=4,
+        )

@@ -1,0 +1,102 @@
+"""From the bytes of one camera frame to pixels: strict, and never in wrong colours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+import torch
+
+from egoloader.errors import FrameError
+
+__all__ = ["MAX_PIXELS", "decode_jpeg", "jpeg_size"]
+
+#: Largest image that is decoded, in pixels.
+MAX_PIXELS = 64_000_000
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def jpeg_size(data: bytes, *, episode: str, key: str, frame: int) -> tuple[int, int]:
+    """Return a JPEG's (height, width) in pixels, from its header.
+
+    Raises:
+        FrameError: no JPEG, a colour space that has no exact RGB (CMYK, YCCK), or too many pixels.
+
+    """
+
+    def refuse(message: str) -> FrameError:
+        return FrameError(message, episode=episode, key=key, frame=frame)
+
+    if not data:
+        raise refuse("the frame is empty; it was lost when the episode was recorded or copied")
+    try:
+        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError as error:
+        raise refuse(f"{len(data)} bytes that are no JPEG ({error})") from error
+    if colorspace in ("CMYK", "YCCK"):
+        raise refuse(f"the JPEG is {colorspace}, which has no exact RGB; convert it to RGB first")
+    if height * width > MAX_PIXELS:
+        raise refuse(f"{height} x {width} pixels are more than the limit of {MAX_PIXELS}")
+    return int(height), int(width)
+
+
+def decode_jpeg(
+    data: bytes,
+    out: Pixels,
+    *,
+    stored_size: tuple[int, int],
+    episode: str,
+    key: str,
+    frame: int,
+) -> None:
+    """Decode a JPEG into `out`, as RGB; a gray one gets three equal channels.
+
+    Where `out` is of another size than the JPEG, it is decoded at the nearest DCT scale that is
+    not smaller, then resized, bilinear with antialiasing.
+
+    Args:
+        data: the JPEG's bytes.
+        out: (H, W, 3) uint8, C-contiguous; written in full.
+        stored_size: the (height, width) that the JPEG must have.
+        episode: named in errors.
+        key: named in errors.
+        frame: named in errors.
+
+    Raises:
+        FrameError: truncated, corrupt, of another size than `stored_size`, or see `jpeg_size`.
+
+    """
+    size = jpeg_size(data, episode=episode, key=key, frame=frame)
+    if size != stored_size:
+        raise FrameError(
+            f"the JPEG is {size[0]} x {size[1]} pixels (height x width), the episode's other "
+            f"frames {stored_size[0]} x {stored_size[1]}",
+            episode=episode,
+            key=key,
+            frame=frame,
+        )
+    try:
+        if out.shape[:2] == size:
+            simplejpeg.decode_jpeg(data, buffer=out)
+        else:
+            _decode_resized(data, out)
+    except ValueError as error:
+        raise FrameError(
+            f"the JPEG is truncated or corrupt ({error})", episode=episode, key=key, frame=frame
+        ) from error
+
+
+def _decode_resized(data: bytes, out: Pixels) -> None:
+    height, width = out.shape[:2]
+    pixels: npt.NDArray[Any] = simplejpeg.decode_jpeg(data, min_height=height, min_width=width)
+    if pixels.shape == out.shape:
+        out[:] = pixels
+        return
+    image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    resized = torch.nn.functional.interpolate(
+        image, size=(height, width), mode="bilinear", antialias=True
+    )
+    out[:] = resized[0].permute(1, 2, 0).numpy()

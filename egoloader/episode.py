@@ -1,0 +1,284 @@
+"""One episode on disk, opened for reading."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from egoloader.counts import ReadCounts
+from egoloader.errors import (
+    EpisodeFormatError,
+    EpisodeNotFoundError,
+    MissingKeyError,
+    RowRangeError,
+    SettingsError,
+    near_miss,
+)
+from egoloader.header import EpisodeHeader, parse_header
+from egoloader.layout import ArrayLayout, parse_layout
+from egoloader.plan import ReadPlan, Window, plan_reads
+from egoloader.reader import ChunkGuard, MissingChunks, Reader, ReferenceReader
+from egoloader.store import EpisodeFolder
+
+__all__ = ["ANNOTATIONS", "Annotation", "ZarrEpisode"]
+
+#: The array that holds an episode's annotation spans.
+ANNOTATIONS = "annotations"
+
+Annotation = tuple[str, int, int]
+
+
+class ZarrEpisode:
+    """One episode: its metadata, and windows of rows out of its arrays.
+
+    Opening reads the group's metadata only; an array's is read when the array is first asked for.
+    Pickles as its path and settings, and opens its files anew in every process.
+
+    Args:
+        path: the episode's folder.
+        missing_chunks: `error`, or `fill` to serve fill values, with one warning a key, for chunks
+            that another writer left out.
+        name: what errors and samples call the episode; the folder's name unless given.
+
+    Raises:
+        EpisodeNotFoundError: nothing is at the path, or no Zarr group.
+        EpisodeFormatError: the group's metadata is missing, wrong or half-written.
+
+    """
+
+    #: Pure planner of one array's read; see `egoloader.plan.plan_reads`.
+    plan_reads = staticmethod(plan_reads)
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        missing_chunks: MissingChunks = "error",
+        name: str | None = None,
+    ) -> None:
+        if missing_chunks not in get_args(MissingChunks):
+            hint = near_miss(str(missing_chunks), get_args(MissingChunks))
+            raise SettingsError(f"missing_chunks is {missing_chunks!r}; {hint}")
+        self.path = Path(path)
+        self.name = self.path.absolute().name if name is None else name
+        self._missing_chunks = missing_chunks
+        self.header = _read_header(EpisodeFolder(self.path, self.name, ReadCounts()))
+        self._state: _ProcessState | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopen, (self.path, self._missing_chunks, self.name)
+
+    def __repr__(self) -> str:
+        return f"ZarrEpisode({str(self.path)!r}, total_frames={self.total_frames})"
+
+    @property
+    def total_frames(self) -> int:
+        """Real frames; rows at or past it are padding and never returned."""
+        return self.header.total_frames
+
+    @property
+    def fps(self) -> float:
+        """Frames a second, in Hz."""
+        return self.header.fps
+
+    @property
+    def fps_assumed(self) -> bool:
+        """Whether the episode has no `fps` attribute, and 30 was taken."""
+        return self.header.fps_assumed
+
+    @property
+    def embodiment(self) -> str:
+        """The body that was recorded."""
+        return self.header.embodiment
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """Every attribute of the episode's group, unchanged."""
+        return self.header.attrs
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Names of the arrays: those declared in `features`, else those on disk."""
+        if self.header.features is not None:
+            return tuple(self.header.features)
+        return tuple(self._here().folder.array_names())
+
+    @property
+    def counts(self) -> ReadCounts:
+        """What reading has cost in this process, per array."""
+        return self._here().counts
+
+    def has(self, key: str) -> bool:
+        """Return whether the episode has an array of that name."""
+        return self._metadata(key) is not None
+
+    def layout(self, key: str) -> ArrayLayout:
+        """Return how an array lies on disk.
+
+        Raises:
+            MissingKeyError: the episode has no such array.
+            EpisodeFormatError: its metadata can't be understood.
+
+        """
+        layouts = self._here().layouts
+        if key not in layouts:
+            metadata = self._metadata(key)
+            if metadata is None:
+                raise MissingKeyError(
+                    f"there is no such array; {near_miss(key, self.keys)}",
+                    episode=self.name,
+                    key=key,
+                )
+            layouts[key] = parse_layout(metadata, episode=self.name, key=key)
+        return layouts[key]
+
+    def fetch(self, key: str, plan: ReadPlan) -> npt.NDArray[Any]:
+        """Read the planned groups of one array, one behind the other: one read.
+
+        Returns:
+            (plan.num_rows, D…) numbers, or (plan.num_rows,) objects, each the bytes of a row.
+
+        Raises:
+            ReadError: the stored bytes are missing, cut short or broken.
+
+        """
+        layout, here = self.layout(key), self._here()
+        here.guard.check(key, layout, plan)
+        return here.reader.read(key, layout, plan)
+
+    def read(
+        self, windows: Mapping[str, Sequence[Window]]
+    ) -> dict[str, list[npt.NDArray[Any] | list[bytes]]]:
+        """Read row windows of several arrays, with one read per array.
+
+        Args:
+            windows: per array, half-open (start, stop) rows, in any order; they may overlap.
+
+        Returns:
+            Per array, one result per window, in the order asked for: (stop - start, D…) numbers of
+            the stored dtype, or a list of bytes for an array of bytes. Results share no memory.
+
+        Raises:
+            MissingKeyError: the episode has no such array.
+            RowRangeError: a window is empty, reversed, negative, or reaches past the last real row.
+            ReadError: the stored bytes are missing, cut short or broken.
+
+        """
+        return {key: self._read_key(key, wanted) for key, wanted in windows.items()}
+
+    def annotations(self, key: str = ANNOTATIONS) -> tuple[Annotation, ...]:
+        """Return the annotation spans (text, start, end), half-open in frames; () for none.
+
+        Raises:
+            EpisodeFormatError: a row is no annotation.
+            ReadError: the stored bytes are missing, cut short or broken.
+
+        """
+        parsed = self._here().annotations
+        if key not in parsed:
+            parsed[key] = self._parse_annotations(key)
+        return parsed[key]
+
+    def _parse_annotations(self, key: str) -> tuple[Annotation, ...]:
+        rows = self.layout(key).rows if self.has(key) else 0
+        if rows == 0:
+            return ()
+        stored = self.fetch(key, ReadPlan(((0, rows),)))
+        return tuple(self._parse_annotation(key, place, row) for place, row in enumerate(stored))
+
+    def _parse_annotation(self, key: str, place: int, row: object) -> Annotation:
+        try:
+            fields = json.loads(row)  # type: ignore[arg-type]
+            text, start, end = fields["text"], fields["start_idx"], fields["end_idx"]
+            if not isinstance(text, str) or type(start) is not int or type(end) is not int:
+                raise TypeError("text must be a string, start_idx and end_idx whole numbers")
+        except (TypeError, KeyError, ValueError) as error:
+            raise EpisodeFormatError(
+                f"row {place} is no annotation ({error!r}): {row!r:.80}",
+                episode=self.name,
+                key=key,
+            ) from error
+        return text, start, end
+
+    def _read_key(
+        self, key: str, windows: Sequence[Window]
+    ) -> list[npt.NDArray[Any] | list[bytes]]:
+        layout = self.layout(key)
+        limit = layout.rows if key == ANNOTATIONS else min(layout.rows, self.total_frames)
+        for start, stop in windows:
+            if not 0 <= start < stop <= limit:
+                raise RowRangeError(
+                    f"window ({start}, {stop}) is not within its {limit} rows, as "
+                    "(start, stop) with 0 <= start < stop",
+                    episode=self.name,
+                    key=key,
+                )
+        if not windows:
+            return []
+        plan = ReadPlan(tuple(plan_reads(windows, layout.chunk_rows)))
+        rows = self.fetch(key, plan)
+        places = [plan.locate(np.arange(start, stop)) for start, stop in windows]
+        if layout.kind == "bytes":
+            return [list(rows[place]) for place in places]
+        return [rows[place] for place in places]
+
+    def _metadata(self, key: str) -> dict[str, Any] | None:
+        folder = self._here().folder
+        metadata = folder.read_json(f"{key}/zarr.json")
+        return folder.read_json(f"{key}/.zarray") if metadata is None else metadata
+
+    def _here(self) -> _ProcessState:
+        if self._state is None or self._state.pid != os.getpid():
+            self._state = _ProcessState(self, self._missing_chunks)
+        return self._state
+
+
+class _ProcessState:
+    """What belongs to one process: handles, counts, and metadata read so far."""
+
+    def __init__(self, episode: ZarrEpisode, missing_chunks: MissingChunks) -> None:
+        self.pid = os.getpid()
+        self.counts = ReadCounts()
+        self.folder = EpisodeFolder(episode.path, episode.name, self.counts)
+        self.reader: Reader = ReferenceReader(self.folder, self.counts)
+        self.guard = ChunkGuard(
+            self.folder, stamped=episode.header.stamped, missing_chunks=missing_chunks
+        )
+        self.layouts: dict[str, ArrayLayout] = {}
+        self.annotations: dict[str, tuple[Annotation, ...]] = {}
+
+
+def _reopen(path: Path, missing_chunks: MissingChunks, name: str) -> ZarrEpisode:
+    return ZarrEpisode(path, missing_chunks=missing_chunks, name=name)
+
+
+def _read_header(folder: EpisodeFolder) -> EpisodeHeader:
+    group = folder.read_json("zarr.json")
+    if group is not None:
+        if group.get("node_type") != "group":
+            raise EpisodeFormatError(
+                f"zarr.json is that of a {group.get('node_type')!r}, not of a group",
+                episode=folder.name,
+            )
+        attrs = group.get("attributes", {})
+    elif folder.read_json(".zgroup") is not None:
+        attrs = folder.read_json(".zattrs") or {}
+    else:
+        raise EpisodeNotFoundError(_explain_absence(folder.root), episode=str(folder.root))
+    if not isinstance(attrs, dict):
+        raise EpisodeFormatError("the group's attributes are no mapping", episode=folder.name)
+    return parse_header(attrs, episode=folder.name)
+
+
+def _explain_absence(path: Path) -> str:
+    if not path.exists():
+        return "there is nothing at this path"
+    if not path.is_dir():
+        return "this is a file; an episode is a folder"
+    return "there is no Zarr group here; a folder of episodes opens with MultiDataset.from_folder"

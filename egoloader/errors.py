@@ -1,0 +1,216 @@
+"""Every error and warning of the project, in one tree.
+
+    EgoloaderError
+    ├── SettingsError (ValueError)            a wrong option of a dataset, loader or module
+    │   └── ConfigError                       a wrong recipe or command line
+    ├── KeyMapError (ValueError)              a keymap that can't be right, whatever the episode
+    ├── EpisodeError                          something about one episode; carries .episode
+    │   ├── EpisodeNotFoundError (FileNotFoundError)
+    │   ├── EpisodeFormatError (ValueError)   metadata that is missing, wrong or contradictory
+    │   ├── MissingKeyError (KeyError)        the keymap names an array that the episode lacks
+    │   ├── RowRangeError (ValueError)        rows outside the episode were asked for
+    │   ├── ReadError (ValueError)            stored bytes that can't be turned into rows
+    │   │   └── MissingChunkError             a chunk that should be stored is not
+    │   ├── ValueRangeError (ValueError)      numbers that the output dtype can't hold
+    │   ├── FrameError (ValueError)           a camera frame that can't be decoded
+    │   └── SampleError (RuntimeError)        a transform, or the loader itself, failed on a frame
+    ├── FrameIndexError (IndexError)          ds[i] with i outside the dataset, and nothing else
+    ├── WriterError (ValueError)              input that the writer refuses
+    │   └── EpisodeExistsError (FileExistsError)
+    ├── ConversionError (ValueError)          a source folder that can't be converted
+    └── MissingExtraError (ImportError)       an optional library is not installed
+
+    EgoloaderWarning (UserWarning)
+    ├── AssumedFpsWarning                     an episode without `fps`
+    ├── MissingChunkWarning                   missing chunks served as fill values, as asked
+    └── NonFiniteWarning                      NaN or inf handed to the writer
+
+Messages say what happened, where (episode, key, frame), what was met, and what to do about it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from types import ModuleType
+
+__all__ = [
+    "AssumedFpsWarning",
+    "ConfigError",
+    "ConversionError",
+    "EgoloaderError",
+    "EgoloaderWarning",
+    "EpisodeError",
+    "EpisodeExistsError",
+    "EpisodeFormatError",
+    "EpisodeNotFoundError",
+    "FrameError",
+    "FrameIndexError",
+    "KeyMapError",
+    "MissingChunkError",
+    "MissingChunkWarning",
+    "MissingExtraError",
+    "MissingKeyError",
+    "NonFiniteWarning",
+    "ReadError",
+    "RowRangeError",
+    "SampleError",
+    "SettingsError",
+    "ValueRangeError",
+    "WriterError",
+    "near_miss",
+    "require_extra",
+]
+
+
+class EgoloaderError(Exception):
+    """Base of every error that the project raises on purpose."""
+
+    def __str__(self) -> str:
+        # KeyError would print the message's repr.
+        return str(self.args[0]) if self.args else ""
+
+
+class SettingsError(EgoloaderError, ValueError):
+    """An option has a value that it can't have."""
+
+
+class ConfigError(SettingsError):
+    """A recipe or a command line names something that is not there, or contradicts itself."""
+
+
+class KeyMapError(EgoloaderError, ValueError):
+    """A keymap is wrong, whatever the episode."""
+
+
+class EpisodeError(EgoloaderError):
+    """Something is wrong with one episode.
+
+    Attributes:
+        episode: the episode's path, or its path below the dataset's folder.
+        key: the array's name, where one is to blame.
+        frame: the frame index, where one is to blame.
+
+    """
+
+    def __init__(
+        self, message: str, *, episode: str, key: str | None = None, frame: int | None = None
+    ) -> None:
+        where = [f"episode {episode!r}"]
+        if key is not None:
+            where.append(f"key {key!r}")
+        if frame is not None:
+            where.append(f"frame {frame}")
+        super().__init__(f"{', '.join(where)}: {message}")
+        self.message, self.episode, self.key, self.frame = message, episode, key, frame
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Worker processes send errors home by pickle, which would call __init__ without keywords.
+        return _revive, (type(self), self.message, self.episode, self.key, self.frame)
+
+
+def _revive(
+    kind: type[EpisodeError], message: str, episode: str, key: str | None, frame: int | None
+) -> EpisodeError:
+    return kind(message, episode=episode, key=key, frame=frame)
+
+
+class EpisodeNotFoundError(EpisodeError, FileNotFoundError):
+    """No episode is at the path."""
+
+
+class EpisodeFormatError(EpisodeError, ValueError):
+    """The episode's metadata is missing, wrong, or disagrees with its arrays."""
+
+
+class MissingKeyError(EpisodeError, KeyError):
+    """The episode has no array of that name."""
+
+
+class RowRangeError(EpisodeError, ValueError):
+    """Rows were asked for that the episode does not have."""
+
+
+class ReadError(EpisodeError, ValueError):
+    """Stored bytes could not be read or decoded into rows."""
+
+
+class MissingChunkError(ReadError):
+    """A chunk that should be stored is not there."""
+
+
+class ValueRangeError(EpisodeError, ValueError):
+    """The output dtype can't hold the stored numbers exactly."""
+
+
+class FrameError(EpisodeError, ValueError):
+    """A camera frame is truncated, corrupt, of the wrong size, or of a refused colour space."""
+
+
+class SampleError(EpisodeError, RuntimeError):
+    """A transform, or the loader itself, failed while a sample was made."""
+
+
+class FrameIndexError(EgoloaderError, IndexError):
+    """A dataset was indexed out of its range."""
+
+
+class WriterError(EgoloaderError, ValueError):
+    """The writer was handed something that can't become an episode."""
+
+
+class EpisodeExistsError(WriterError, FileExistsError):
+    """Something is already at the path that the writer was to publish to."""
+
+
+class ConversionError(EgoloaderError, ValueError):
+    """A source folder can't be converted."""
+
+
+class MissingExtraError(EgoloaderError, ImportError):
+    """An optional library is needed and not installed."""
+
+
+class EgoloaderWarning(UserWarning):
+    """Base of every warning that the project gives."""
+
+
+class AssumedFpsWarning(EgoloaderWarning):
+    """An episode has no `fps`; 30 was taken."""
+
+
+class MissingChunkWarning(EgoloaderWarning):
+    """Missing chunks were served as fill values, because `missing_chunks: fill` asks for it."""
+
+
+class NonFiniteWarning(EgoloaderWarning):
+    """NaN or inf was written."""
+
+
+def near_miss(name: str, known: Iterable[str]) -> str:
+    """Return a hint to end a message with: the close match among `known`, or all of them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    if not names:
+        return "there are none."
+    shown = ", ".join(repr(n) for n in names[:12])
+    return f"there are: {shown}{', …' if len(names) > 12 else ''}."
+
+
+def require_extra(module: str, extra: str) -> ModuleType:
+    """Import an optional library, or say which extra installs it.
+
+    Raises:
+        MissingExtraError: `module` can't be imported.
+
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{module.partition('.')[0]!r} can't be imported ({error}); "
+            f"install it with: pip install 'egoloader[{extra}]'"
+        ) from error

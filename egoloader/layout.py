@@ -1,0 +1,226 @@
+"""How one array lies on disk, parsed from its `zarr.json` (Zarr v3) or `.zarray` (Zarr v2).
+
+Pure: takes parsed JSON, does no I/O. Zarr v3 core specification, section "Array metadata", and the
+`sharding_indexed` codec; Zarr v2 specification, section "Arrays".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from egoloader.errors import EpisodeFormatError
+
+__all__ = ["ArrayLayout", "parse_layout"]
+
+_BYTES_SPELLINGS = frozenset({"bytes", "variable_length_bytes"})
+_NUMERIC_KINDS = "biuf"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayLayout:
+    """Shape, chunks and codecs of one array.
+
+    Attributes:
+        shape: the array's shape; rows along the first axis.
+        chunk_shape: the decode unit: the inner chunk where sharded, else the chunk.
+        shard_shape: the fetch unit where sharded, else None.
+        dtype: the numbers' dtype; None for rows of variable length.
+        kind: `numeric`, `bytes` (variable-length bytes), or `other`, which egoloader can't read.
+        type_name: the data type as the metadata spells it.
+        codecs: names of the codecs that a chunk goes through, in encoding order.
+        index_at_end: whether the shard's index is at its end, not its start.
+        index_has_crc: whether the index carries a crc32c.
+        index_is_plain: whether the index is little endian with at most a crc32c behind it.
+        separator: between the chunk coordinates in a chunk's path.
+        chunk_prefix: what a chunk's path starts with, below the array: `c` or nothing.
+        zarr_format: 2 or 3.
+
+    """
+
+    shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+    shard_shape: tuple[int, ...] | None
+    dtype: np.dtype[Any] | None
+    kind: Literal["numeric", "bytes", "other"]
+    type_name: str
+    codecs: tuple[str, ...]
+    index_at_end: bool
+    index_has_crc: bool
+    index_is_plain: bool
+    separator: str
+    chunk_prefix: str
+    zarr_format: int
+
+    @property
+    def rows(self) -> int:
+        """Stored rows, padding among them."""
+        return self.shape[0] if self.shape else 0
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of one row; () for variable-length bytes."""
+        return self.shape[1:]
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of one decoded chunk."""
+        return self.chunk_shape[0]
+
+    @property
+    def object_shape(self) -> tuple[int, ...]:
+        """The shape of one stored object: a shard where there are any, else a chunk."""
+        return self.shard_shape or self.chunk_shape
+
+    @property
+    def chunks_per_shard(self) -> tuple[int, ...]:
+        """Inner chunks of a shard along each axis; ones where the array isn't sharded."""
+        return tuple(o // c for o, c in zip(self.object_shape, self.chunk_shape, strict=True))
+
+    def object_path(self, coords: Sequence[int]) -> str:
+        """Return the path below the array of the stored object at grid coordinates `coords`."""
+        joined = self.separator.join(str(c) for c in coords)
+        if not self.chunk_prefix:
+            return joined
+        return f"{self.chunk_prefix}{self.separator}{joined}"
+
+
+def parse_layout(metadata: Mapping[str, Any], *, episode: str, key: str) -> ArrayLayout:
+    """Parse an array's metadata.
+
+    Args:
+        metadata: the parsed `zarr.json` or `.zarray`.
+        episode: named in errors.
+        key: named in errors.
+
+    Raises:
+        EpisodeFormatError: the metadata is not that of an array, or contradicts itself.
+
+    """
+    try:
+        layout = _parse_v2(metadata) if metadata.get("zarr_format") == 2 else _parse_v3(metadata)
+        _check_grid(layout)
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise EpisodeFormatError(
+            f"the array's metadata can't be understood: {what}", episode=episode, key=key
+        ) from error
+    return layout
+
+
+def _extent(value: Any, name: str) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or not all(type(n) is int and n >= 0 for n in value):
+        raise ValueError(f"{name} must be a list of whole numbers, got {value!r}")
+    return tuple(value)
+
+
+def _parse_v3(metadata: Mapping[str, Any]) -> ArrayLayout:
+    if metadata.get("node_type") != "array" or metadata.get("zarr_format") != 3:
+        raise ValueError(f"node_type is {metadata.get('node_type')!r}, not 'array'")
+    grid = metadata["chunk_grid"]
+    if grid["name"] != "regular":
+        raise ValueError(f"chunk grid {grid['name']!r} is not supported, only 'regular'")
+    outer = _extent(grid["configuration"]["chunk_shape"], "chunk_shape")
+    codecs = metadata["codecs"]
+    shard, inner, index_at_end = None, outer, True
+    index_codecs: list[dict[str, Any]] = []
+    if codecs and codecs[0]["name"] == "sharding_indexed":
+        sharding = codecs[0]["configuration"]
+        shard, inner = outer, _extent(sharding["chunk_shape"], "chunk_shape")
+        codecs = sharding["codecs"]
+        index_at_end = sharding.get("index_location", "end") == "end"
+        index_codecs = sharding["index_codecs"]
+    encoding = metadata.get("chunk_key_encoding", {"name": "default"})
+    default = encoding["name"] == "default"
+    separator = encoding.get("configuration", {}).get("separator", "/" if default else ".")
+    kind, dtype, type_name = _parse_type_v3(metadata["data_type"])
+    return ArrayLayout(
+        shape=_extent(metadata["shape"], "shape"),
+        chunk_shape=inner,
+        shard_shape=shard,
+        dtype=dtype,
+        kind=kind,
+        type_name=type_name,
+        codecs=tuple(codec["name"] for codec in codecs),
+        index_at_end=index_at_end,
+        index_has_crc=any(codec["name"] == "crc32c" for codec in index_codecs),
+        index_is_plain=_is_plain(index_codecs),
+        separator=separator,
+        chunk_prefix="c" if default else "",
+        zarr_format=3,
+    )
+
+
+def _is_plain(index_codecs: Sequence[Mapping[str, Any]]) -> bool:
+    names = [codec["name"] for codec in index_codecs]
+    if names not in (["bytes"], ["bytes", "crc32c"]):
+        return False
+    return bool(index_codecs[0].get("configuration", {}).get("endian", "little") == "little")
+
+
+def _parse_v2(metadata: Mapping[str, Any]) -> ArrayLayout:
+    filters = [f["id"] for f in metadata.get("filters") or []]
+    compressor = metadata.get("compressor")
+    chunk = _extent(metadata["chunks"], "chunks")
+    type_name = str(metadata["dtype"])
+    kind: Literal["numeric", "bytes", "other"] = "other"
+    dtype = None
+    if type_name == "|O" and "vlen-bytes" in filters:
+        kind = "bytes"
+    elif type_name != "|O" and isinstance(metadata["dtype"], str):
+        parsed = np.dtype(type_name)
+        if parsed.kind in _NUMERIC_KINDS:
+            kind, dtype = "numeric", parsed.newbyteorder("=")
+    return ArrayLayout(
+        shape=_extent(metadata["shape"], "shape"),
+        chunk_shape=chunk,
+        shard_shape=None,
+        dtype=dtype,
+        kind=kind,
+        type_name=type_name,
+        codecs=(*filters, *([compressor["id"]] if compressor else [])),
+        index_at_end=True,
+        index_has_crc=False,
+        index_is_plain=True,
+        separator=metadata.get("dimension_separator", "."),
+        chunk_prefix="",
+        zarr_format=2,
+    )
+
+
+def _parse_type_v3(
+    data_type: Any,
+) -> tuple[Literal["numeric", "bytes", "other"], np.dtype[Any] | None, str]:
+    name = data_type["name"] if isinstance(data_type, Mapping) else str(data_type)
+    if name in _BYTES_SPELLINGS:
+        return "bytes", None, name
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        return "other", None, name
+    if dtype.kind not in _NUMERIC_KINDS:
+        return "other", None, name
+    return "numeric", dtype, name
+
+
+def _check_grid(layout: ArrayLayout) -> None:
+    if not layout.shape:
+        raise ValueError("the array has no axis of rows")
+    if not len(layout.shape) == len(layout.chunk_shape) == len(layout.object_shape):
+        raise ValueError(
+            f"shape {layout.shape}, chunks {layout.chunk_shape} and shards {layout.shard_shape} "
+            "differ in their number of axes"
+        )
+    if math.prod(layout.shape) == 0:
+        return  # nothing is stored, and writers are known to put zeros into such a grid
+    if 0 in layout.chunk_shape or 0 in layout.object_shape:
+        raise ValueError(f"chunks {layout.chunk_shape} of shards {layout.shard_shape} hold nothing")
+    for side, chunk in zip(layout.object_shape, layout.chunk_shape, strict=True):
+        if side % chunk:
+            raise ValueError(
+                f"shard {layout.object_shape} is no multiple of chunk {layout.chunk_shape}"
+            )

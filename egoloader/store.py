@@ -1,0 +1,116 @@
+"""Where an episode's bytes come from: one local folder, read by path and byte range.
+
+`EpisodeFolder` is the small interface that egoloader itself asks for bytes through.
+`CountingStore` is the same folder as zarr-python sees it. Both count chunk requests and bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from zarr.abc.store import ByteRequest
+from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.storage import LocalStore, WrapperStore
+
+from egoloader.counts import KeyCounts, ReadCounts
+from egoloader.errors import EpisodeFormatError
+
+__all__ = ["MAX_METADATA_BYTES", "CountingStore", "EpisodeFolder"]
+
+MAX_METADATA_BYTES = 16 * 2**20
+_METADATA_NAMES = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
+
+
+class EpisodeFolder:
+    """Read-only access to the files of one episode.
+
+    Args:
+        root: the episode's folder.
+        name: what errors call the episode.
+        counts: where requests and bytes are added.
+
+    """
+
+    def __init__(self, root: Path, name: str, counts: ReadCounts) -> None:
+        self.root, self.name, self._counts = root, name, counts
+
+    def read_json(self, path: str) -> dict[str, Any] | None:
+        """Return the JSON object in a file of at most 16 MB, or None where there is no file.
+
+        Raises:
+            EpisodeFormatError: the file is too large, is no JSON, or is no object.
+            OSError: the file is there but can't be read.
+
+        """
+        try:
+            with (self.root / path).open("rb") as file:
+                data = file.read(MAX_METADATA_BYTES + 1)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        if len(data) > MAX_METADATA_BYTES:
+            raise EpisodeFormatError(
+                f"{path} is larger than {MAX_METADATA_BYTES} bytes", episode=self.name
+            )
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise EpisodeFormatError(f"{path} is no JSON: {error}", episode=self.name) from error
+        if not isinstance(value, dict):
+            raise EpisodeFormatError(
+                f"{path} must hold a JSON object, got {type(value).__name__}", episode=self.name
+            )
+        return value
+
+    def signature(self, path: str) -> tuple[int, int] | None:
+        """Return a file's size in bytes and modification time in ns; None where there is none."""
+        try:
+            stat = (self.root / path).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return stat.st_size, stat.st_mtime_ns
+
+    def read_range(self, key: str, path: str, start: int, stop: int) -> bytes:
+        """Return bytes [start, stop) of a stored object of array `key`, fewer at the file's end."""
+        with (self.root / path).open("rb") as file:
+            file.seek(start)
+            data = file.read(stop - start)
+        self._counts.add(key, KeyCounts(requests=1, bytes=len(data)))
+        return data
+
+    def array_names(self) -> Iterator[str]:
+        """Yield the names of all arrays below the folder, sorted; a name may hold slashes."""
+        for folder, subfolders, files in os.walk(self.root):
+            subfolders.sort()
+            name = Path(folder).relative_to(self.root).as_posix()
+            if ".zarray" in files or ("zarr.json" in files and self._is_array(f"{name}/zarr.json")):
+                subfolders.clear()
+                yield name
+
+    def _is_array(self, path: str) -> bool:
+        metadata = self.read_json(path)
+        return metadata is not None and metadata.get("node_type") == "array"
+
+
+class CountingStore(WrapperStore[LocalStore]):
+    """A local folder for zarr-python that counts requests and bytes of one array's chunks."""
+
+    def __init__(self, store: LocalStore, key: str, counts: ReadCounts) -> None:
+        super().__init__(store)
+        self._key, self._counts = key, counts
+
+    async def get(
+        self,
+        key: str,
+        prototype: BufferPrototype,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        """Fetch a stored object, or a byte range of it, and count the request."""
+        data = await self._store.get(key, prototype, byte_range)
+        if key.rpartition("/")[2] not in _METADATA_NAMES:
+            size = 0 if data is None else len(data)
+            self._counts.add(self._key, KeyCounts(requests=1, bytes=size))
+        return data
