@@ -14,8 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+import simplejpeg
+
+from egoloader.convert import ConversionReport, LeRobotSettings, convert_lerobot
+from egoloader.episode import ZarrEpisode
 
 Image = npt.NDArray[np.uint8]
+
+TOP = "observation.images.top"
 
 STEP = 28  # between two digits' brightness: far more than the loss of a codec
 
@@ -85,7 +91,7 @@ class Folder:
 
     root: Path
     lengths: Mapping[int, int] = field(default_factory=lambda: {0: 12})
-    cameras: Sequence[str] = ("observation.images.top",)
+    cameras: Sequence[str] = (TOP,)
     info: Mapping[str, Any] = field(default_factory=dict)
     features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     tasks: Sequence[str] = ("push the block",)
@@ -161,3 +167,21 @@ class Folder:
 
 
 VIDEO = {"dtype": "video", "shape": [32, 48, 3], "names": ["height", "width", "channel"]}
+
+
+def convert(
+    folder: Folder, target: Path, columns: dict[str, Any] | None = None, **settings: Any
+) -> ConversionReport:
+    return convert_lerobot(folder.build(columns), target, LeRobotSettings(workers=1, **settings))
+
+
+def episode(target: Path, index: int = 0) -> ZarrEpisode:
+    return ZarrEpisode(target / f"episode_{index:06d}.zarr")
+
+
+def rows_of(ep: ZarrEpisode, key: str) -> Any:
+    return ep.read({key: [(0, ep.total_frames)]})[key][0]
+
+
+def pictures_of(ep: ZarrEpisode, key: str) -> list[Image]:
+    return [simplejpeg.decode_jpeg(data) for data in rows_of(ep, key)]
