@@ -1,13 +1,25 @@
-"""Plans, reads and serves Zarr robot and head-camera episodes to PyTorch."""
+"""Plans, reads and serves Zarr robot and head-camera episodes to PyTorch.
 
-from egoloader.builders import eva_keymap, human_keymap, state_action_keymap
-from egoloader.collate import collate
-from egoloader.dataset import MultiDataset, ZarrDataset
-from egoloader.episode import ZarrEpisode
-from egoloader.keymap import KeyMap, KeySpec
-from egoloader.writer import EpisodeWriter
+Names are imported when they are first used: importing torch and lightning takes seconds, and
+neither converting nor looking at episodes needs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from egoloader.builders import eva_keymap, human_keymap, state_action_keymap
+    from egoloader.collate import collate
+    from egoloader.datamodule import EpisodeDataModule
+    from egoloader.dataset import MultiDataset, ZarrDataset
+    from egoloader.episode import ZarrEpisode
+    from egoloader.keymap import KeyMap, KeySpec
+    from egoloader.writer import EpisodeWriter
 
 __all__ = [
+    "EpisodeDataModule",
     "EpisodeWriter",
     "KeyMap",
     "KeySpec",
@@ -19,3 +31,29 @@ __all__ = [
     "human_keymap",
     "state_action_keymap",
 ]
+
+_HOMES = {
+    "EpisodeDataModule": "datamodule",
+    "EpisodeWriter": "writer",
+    "KeyMap": "keymap",
+    "KeySpec": "keymap",
+    "MultiDataset": "dataset",
+    "ZarrDataset": "dataset",
+    "ZarrEpisode": "episode",
+    "collate": "collate",
+    "eva_keymap": "builders",
+    "human_keymap": "builders",
+    "state_action_keymap": "builders",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'egoloader' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"egoloader.{_HOMES[name]}"), name)
+    globals()[name] = value  # so that the next use finds it right away
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-import torch
 
 from egoloader.errors import FrameError
 
@@ -24,7 +23,6 @@ def jpeg_size(data: bytes, *, episode: str, key: str, frame: int) -> tuple[int, 
 
     Raises:
         FrameError: no JPEG, a colour space that has no exact RGB (CMYK, YCCK), or too many pixels.
-
     """
 
     def refuse(message: str) -> FrameError:
@@ -67,7 +65,6 @@ def decode_jpeg(
 
     Raises:
         FrameError: truncated, corrupt, of another size than `stored_size`, or see `jpeg_size`.
-
     """
     size = jpeg_size(data, episode=episode, key=key, frame=frame)
     if size != stored_size:
@@ -90,6 +87,9 @@ def decode_jpeg(
 
 
 def _decode_resized(data: bytes, out: Pixels) -> None:
+    # Importing torch takes a second or more, and writers and converters can do without it.
+    import torch
+
     height, width = out.shape[:2]
     pixels: npt.NDArray[Any] = simplejpeg.decode_jpeg(data, min_height=height, min_width=width)
     if pixels.shape == out.shape:

@@ -49,7 +49,6 @@ class SampleSettings:
 
     Raises:
         SettingsError: an unknown image_dtype, or a transform that can't be called.
-
     """
 
     image_dtype: ImageDtype = "uint8"
@@ -80,7 +79,6 @@ class SampleMaker:
         MissingKeyError: an array that is not optional is missing.
         KeyMapError: an array is not what its entry takes it for.
         EpisodeFormatError: an array is shorter than the episode, or can't be understood.
-
     """
 
     def __init__(self, episode: ZarrEpisode, keymap: KeyMap, settings: SampleSettings) -> None:
@@ -88,6 +86,10 @@ class SampleMaker:
         self._binding = bind(episode, keymap, annotation_cutoff=settings.annotation_cutoff)
         self._sizes: dict[str, tuple[int, int]] = {}
         self._timestamps: npt.NDArray[np.float64] | None = None
+
+    def step_times(self, key: str) -> npt.NDArray[np.float64]:
+        """Return the steps of an entry's window in seconds relative to the current frame: (n,)."""
+        return np.asarray(self._binding.steps[key].offsets / self.episode.fps)
 
     def plan(self, frames: IntArray) -> BatchPlan:
         """Plan the reads of B frames, (B,) int64, each in [0, total_frames)."""
@@ -104,7 +106,6 @@ class SampleMaker:
 
         Raises:
             EpisodeError: a read, a decode or a transform failed; names episode, key and frame.
-
         """
         try:
             samples = self._make(frames)

@@ -12,8 +12,9 @@ REPO = Path(__file__).parents[1]
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder of recorded episodes; the test is skipped where there is none."""
+    """The folder of recorded episodes; where there is none, the test skips, or fails in CI."""
     folder = Path(os.environ.get("EGOLOADER_REAL", REPO.parent / "shared" / "real"))
     if not (folder / "g1_pick_bottle").is_dir():
-        pytest.skip(f"no recorded episodes at {folder} (set EGOLOADER_REAL)")
+        give_up = pytest.fail if os.environ.get("EGOLOADER_REAL_REQUIRED") else pytest.skip
+        give_up(f"no recorded episodes at {folder} (set EGOLOADER_REAL)")
     return folder

@@ -1,0 +1,279 @@
+"""The command line: `egoloader train | convert | inspect | plan`.
+
+Whatever the project refuses ends in one sentence on stderr and exit code 1, without a traceback.
+Commands import what takes long to import (torch, lightning) when they run, not before.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from egoloader.catalog import find_episodes
+from egoloader.episode import ZarrEpisode
+from egoloader.errors import ConfigError, EgoloaderError
+from egoloader.overview import ArrayOverview, EpisodeOverview, overview
+
+if TYPE_CHECKING:
+    from egoloader.convert import ConversionReport
+    from egoloader.explanation import ArrayReads
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Load Zarr episodes into PyTorch: convert, look, plan, train.",
+)
+convert_app = typer.Typer(no_args_is_help=True, help="Convert recordings to episodes.")
+app.add_typer(convert_app, name="convert")
+
+
+def main() -> None:
+    """Run the command line; what the project refuses becomes one sentence and exit code 1."""
+    try:
+        app()
+    except (EgoloaderError, OSError) as error:
+        Console(stderr=True).print(
+            f"[bold red]egoloader:[/bold red] {escape(str(error))}", soft_wrap=True
+        )
+        sys.exit(1)
+
+
+@app.command(
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": [],
+    }
+)
+def train(context: typer.Context) -> None:
+    """Train a policy; the arguments are Hydra's: overrides, --cfg job, --multirun, --help."""
+    from egoloader.train.recipe import main as run
+
+    run(context.args)
+
+
+@convert_app.command()
+def lerobot(
+    source: Annotated[Path, typer.Argument(help="a LeRobot v2.0 or v2.1 folder")],
+    target: Annotated[Path, typer.Argument(help="folder for the episodes")],
+    episodes: Annotated[str | None, typer.Option(help="which, as in 0:10,12,29; all")] = None,
+    image_size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH; as recorded")] = None,
+    quality: Annotated[int, typer.Option(help="JPEG quality, 1 to 100")] = 85,
+    embodiment: Annotated[str | None, typer.Option(help="default: the robot_type")] = None,
+    workers: Annotated[int | None, typer.Option(help="processes; one a core")] = None,
+    overwrite: Annotated[bool, typer.Option(help="replace episodes that exist")] = False,
+) -> None:
+    """Convert a LeRobot folder; run it again to go on where it stopped."""
+    from egoloader.convert import (
+        ConversionEvent,
+        LeRobotSettings,
+        convert_lerobot,
+        parse_episodes,
+    )
+
+    settings = LeRobotSettings(
+        episodes=None if episodes is None else parse_episodes(episodes),
+        image_size=None if image_size is None else _parse_size(image_size),
+        quality=quality,
+        embodiment=embodiment,
+        overwrite=overwrite,
+        workers=workers or os.cpu_count() or 1,
+    )
+    console = Console()
+    columns = (
+        TextColumn("converting"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("frames"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task("convert", total=None)
+
+        def show(event: ConversionEvent) -> None:
+            progress.update(bar, completed=event.done_frames, total=event.total_frames)
+            if event.status == "failed":
+                console.print(f"failed, episode {event.episode}", soft_wrap=True)
+
+        report = convert_lerobot(source, target, settings, on_progress=show)
+    for line in _report_lines(report):
+        console.print(escape(line), soft_wrap=True)
+    console.print(f"episodes are in {escape(str(target))}", soft_wrap=True)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(help="an episode, or a folder of episodes")],
+) -> None:
+    """Show episodes: lengths, fps, arrays, shapes, chunks, shards, codecs, sizes."""
+    episodes, broken = overview(path)
+    console = _console()
+    console.print(_episode_table(episodes))
+    for arrays, names in _by_layout(episodes):
+        console.print(_array_table(arrays, names))
+    for problem in [*broken, *(text for one in episodes for text in one.problems)]:
+        console.print(f"[red]problem:[/red] {escape(problem)}", soft_wrap=True)
+    if broken or any(one.problems for one in episodes):
+        raise typer.Exit(1)
+
+
+@app.command(context_settings={"allow_extra_args": True})
+def plan(
+    context: typer.Context,
+    path: Annotated[Path, typer.Argument(help="an episode, or a folder of episodes")],
+    frame: Annotated[int | None, typer.Option(help="frame index; the middle one")] = None,
+) -> None:
+    """Show what one frame's sample reads: egoloader plan PATH keymap=human --frame 60."""
+    from egoloader.explanation import explain_frame
+    from egoloader.sample import SampleMaker, SampleSettings
+    from egoloader.train.config import compose, make
+
+    keymap = make(compose(context.args).keymap)
+    if isinstance(keymap, dict):
+        raise ConfigError("plan takes one keymap; choose that of one embodiment")
+    folder_of_episodes = not any((path / name).is_file() for name in ("zarr.json", ".zgroup"))
+    if folder_of_episodes:
+        path = path / find_episodes(path)[0]
+    episode = ZarrEpisode(path)
+    maker = SampleMaker(episode, keymap, SampleSettings())
+    index = episode.total_frames // 2 if frame is None else frame
+    reads = explain_frame(maker, index)
+    console = _console()
+    console.print(
+        f"episode {escape(episode.name)}, frame {index} of {episode.total_frames}, "
+        f"{episode.fps:g} Hz: {len(keymap)} entries, {len(reads)} reads"
+    )
+    console.print(_plan_table(reads))
+
+
+def _parse_size(text: str) -> tuple[int, int]:
+    height, cross, width = text.lower().partition("x")
+    if not (cross and height.isdigit() and width.isdigit()):
+        raise ConfigError(f"--image-size is HEIGHTxWIDTH, as in 240x320, got {text!r}")
+    return int(height), int(width)
+
+
+def _report_lines(report: ConversionReport) -> Iterator[str]:
+    yield (
+        f"{len(report.written)} written, {len(report.skipped)} there already, "
+        f"{len(report.missing)} missing, {len(report.failed)} failed"
+    )
+    if report.missing:
+        shown = ", ".join(str(episode) for episode in sorted(report.missing))
+        first = min(report.missing)
+        yield f"missing in the source: episodes {shown}; of {first}: {report.missing[first]}"
+    for feature, why in report.left_out.items():
+        yield f"left out: {feature}: {why}"
+    for episode, texts in report.warnings.items():
+        yield from (f"warning, episode {episode}: {text}" for text in texts)
+    for episode, text in report.failed.items():
+        yield f"failed, episode {episode}: {text}"
+
+
+def _console() -> Console:
+    """Return a console as wide as the terminal; wide enough for the tables where there is none."""
+    console = Console()
+    return console if console.is_terminal else Console(width=160)
+
+
+def _episode_table(episodes: Sequence[EpisodeOverview]) -> Table:
+    table = Table(title=f"{len(episodes)} episodes")
+    for name in ("episode", "embodiment", "task"):
+        table.add_column(name, overflow="fold")
+    for name in ("frames", "fps", "seconds", "size"):
+        table.add_column(name, justify="right")
+    for one in episodes:
+        table.add_row(
+            escape(one.name),
+            escape(one.embodiment),
+            escape(one.task),
+            str(one.total_frames),
+            f"{one.fps:g}{' (assumed)' if one.fps_assumed else ''}",
+            f"{one.total_frames / one.fps:.1f}",
+            _size(one.num_bytes),
+        )
+    return table
+
+
+def _by_layout(
+    episodes: Sequence[EpisodeOverview],
+) -> list[tuple[tuple[ArrayOverview, ...], list[str]]]:
+    """Group episodes whose arrays differ in length and size only; the first stands for all."""
+    groups: dict[object, tuple[tuple[ArrayOverview, ...], list[str]]] = {}
+    for one in episodes:
+        form = tuple((a.key, a.what, a.shape[1:], a.chunk[1:], a.codecs) for a in one.arrays)
+        groups.setdefault(form, (one.arrays, []))[1].append(one.name)
+    return list(groups.values())
+
+
+def _array_table(arrays: Sequence[ArrayOverview], names: Sequence[str]) -> Table:
+    others = f" (and {len(names) - 1} others alike)" if len(names) > 1 else ""
+    table = Table(title=f"arrays of {escape(names[0])}{others}")
+    for name in ("key", "rows of", "shape", "chunk", "shard", "codecs"):
+        table.add_column(name, overflow="fold")
+    table.add_column("size", justify="right")
+    for array in arrays:
+        table.add_row(
+            escape(array.key),
+            array.what,
+            _shape(array.shape),
+            _shape(array.chunk),
+            _shape(array.shard) if array.shard else "-",
+            ", ".join(array.codecs),
+            _size(array.num_bytes),
+        )
+    return table
+
+
+def _plan_table(reads: Sequence[ArrayReads]) -> Table:
+    table = Table()
+    for name in ("array", "entry", "windows", "groups read"):
+        table.add_column(name, overflow="fold")
+    for name in ("rows read", "rows of a plain union", "rows a chunk"):
+        table.add_column(name, justify="right")
+    for read in reads:
+        table.add_section()
+        for place, (key, (windows, padded)) in enumerate(read.windows.items()):
+            text = _spans(windows) + (f" + {padded} padded" if padded else "")
+            if place:
+                table.add_row("", escape(key), text)
+            else:
+                table.add_row(
+                    escape(read.zarr_key),
+                    escape(key),
+                    text,
+                    _spans(read.groups),
+                    str(read.rows),
+                    str(read.union_rows),
+                    str(read.chunk_rows),
+                )
+    return table
+
+
+def _spans(windows: Sequence[tuple[int, int]]) -> str:
+    return ", ".join(f"{start}:{stop}" for start, stop in windows)
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return " x ".join(str(side) for side in shape)
+
+
+def _size(num_bytes: int) -> str:
+    for unit, scale in (("MB", 10**6), ("kB", 10**3)):
+        if num_bytes >= scale:
+            return f"{num_bytes / scale:.1f} {unit}"
+    return f"{num_bytes} B"

@@ -1,0 +1,133 @@
+"""What is in an episode, for people to look at: lengths, arrays, layouts, sizes on disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from egoloader.catalog import find_episodes
+from egoloader.episode import ZarrEpisode
+from egoloader.errors import EgoloaderError, EpisodeNotFoundError
+
+__all__ = ["ArrayOverview", "EpisodeOverview", "overview"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayOverview:
+    """One array.
+
+    Attributes:
+        key: its name.
+        what: `camera`, `json`, a dtype, or a data type that can't be read.
+        shape: stored shape; for a camera with a declared size, that of a frame behind the rows.
+        chunk: shape of one decoded chunk.
+        shard: shape of one stored shard, or None.
+        codecs: names of the codecs of a chunk.
+        num_bytes: size on disk, metadata included.
+    """
+
+    key: str
+    what: str
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
+    shard: tuple[int, ...] | None
+    codecs: tuple[str, ...]
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeOverview:
+    """One episode.
+
+    Attributes:
+        name: its path below the folder that was looked at.
+        embodiment: the body that was recorded.
+        task: its name or description.
+        total_frames: real frames.
+        fps: Hz.
+        fps_assumed: whether 30 was taken for want of an attribute.
+        arrays: what it holds, in its own order.
+        problems: arrays that are declared and can't be opened, with the reason.
+    """
+
+    name: str
+    embodiment: str
+    task: str
+    total_frames: int
+    fps: float
+    fps_assumed: bool
+    arrays: tuple[ArrayOverview, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the arrays on disk."""
+        return sum(array.num_bytes for array in self.arrays)
+
+
+def overview(path: Path) -> tuple[list[EpisodeOverview], list[str]]:
+    """Look at one episode, or at all below a folder.
+
+    Returns:
+        The episodes that open, and one sentence for each that doesn't.
+
+    Raises:
+        EpisodeError: nothing to look at is there.
+    """
+    names = _names(path)
+    episodes, broken = [], []
+    for name in names:
+        try:
+            episodes.append(_episode(ZarrEpisode(path / name, name=name or None)))
+        except EgoloaderError as error:
+            if len(names) == 1:
+                raise
+            broken.append(str(error))
+    return episodes, broken
+
+
+def _names(path: Path) -> list[str]:
+    """Return the episodes below a path; the path itself, as "", where it is one."""
+    if not path.exists():
+        raise EpisodeNotFoundError("there is nothing at this path", episode=str(path))
+    if path.is_dir() and not any((path / name).is_file() for name in ("zarr.json", ".zgroup")):
+        return find_episodes(path)
+    return [""]
+
+
+def _episode(episode: ZarrEpisode) -> EpisodeOverview:
+    arrays, problems = [], []
+    for key in episode.keys:
+        try:
+            arrays.append(_array(episode, key))
+        except EgoloaderError as error:
+            problems.append(str(error))
+    attrs = episode.attrs
+    return EpisodeOverview(
+        name=episode.name,
+        embodiment=episode.embodiment,
+        task=str(attrs.get("task_description") or attrs.get("task_name") or ""),
+        total_frames=episode.total_frames,
+        fps=episode.fps,
+        fps_assumed=episode.fps_assumed,
+        arrays=tuple(arrays),
+        problems=tuple(problems),
+    )
+
+
+def _array(episode: ZarrEpisode, key: str) -> ArrayOverview:
+    layout = episode.layout(key)
+    feature = (episode.header.features or {}).get(key)
+    declared = feature.dtype if feature else ""
+    what = {"jpeg": "camera", "json": "json"}.get(declared, layout.type_name)
+    frame = feature.shape if feature and declared == "jpeg" else ()
+    files = (file for file in (episode.path / key).rglob("*") if file.is_file())
+    return ArrayOverview(
+        key=key,
+        what=what,
+        shape=(*layout.shape, *frame),
+        chunk=layout.chunk_shape,
+        shard=layout.shard_shape,
+        codecs=layout.codecs,
+        num_bytes=sum(file.stat().st_size for file in files),
+    )

@@ -1,0 +1,1 @@
+"""The training recipe: a small policy, its callbacks, and the entry that Hydra composes."""

@@ -1,0 +1,104 @@
+"""Where Hydra's configs are, and what its complaints mean. The only module that knows its types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.errors import HydraException, InstantiationException, MissingConfigException
+from omegaconf import DictConfig
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+import egoloader
+from egoloader.errors import ConfigError, EgoloaderError, near_miss
+
+__all__ = ["CONFIG_ERRORS", "compose", "config_dir", "explain", "make", "sample_folder"]
+
+#: What Hydra raises when a config is wrong.
+CONFIG_ERRORS = (HydraException, OmegaConfBaseException)
+
+
+def config_dir() -> Path:
+    """Return the folder of the configs: in the installed package, else in the source checkout."""
+    package = Path(egoloader.__file__).parent
+    shipped = package / "configs"
+    return shipped if shipped.is_dir() else package.parent / "configs"
+
+
+def sample_folder() -> str:
+    """Return the folder of the sample episodes that ship with the package (simulated)."""
+    return str(Path(egoloader.__file__).parent / "samples")
+
+
+def compose(overrides: Sequence[str]) -> DictConfig:
+    """Compose the training config with overrides, as `egoloader train` does.
+
+    Raises:
+        ConfigError: an override names what is not there, or can't be parsed.
+    """
+    try:
+        with hydra.initialize_config_dir(str(config_dir()), version_base="1.3"):
+            return hydra.compose("train", list(overrides))
+    except CONFIG_ERRORS as error:
+        raise explain(error) from error
+
+
+def make(node: Any, **extra: Any) -> Any:
+    """Instantiate a config node; what it builds gets plain Python containers.
+
+    Raises:
+        EgoloaderError: what the built object raised.
+        ConfigError: the node can't be instantiated.
+    """
+    try:
+        return hydra.utils.instantiate(node, _convert_="all", **extra)
+    except CONFIG_ERRORS as error:
+        raise explain(error) from error
+
+
+def explain(error: BaseException) -> EgoloaderError:
+    """Turn an error of Hydra's into one sentence: what is wrong, and the near miss."""
+    for link in _chain(error):
+        if isinstance(link, EgoloaderError):
+            return link
+    for link in _chain(error):
+        if isinstance(link, MissingMandatoryValue):
+            name = getattr(link, "full_key", None) or "an option"
+            return ConfigError(f"{name} is not set; give it, as in {name}=…")
+    for link in _chain(error):
+        full_key, parent = getattr(link, "full_key", None), getattr(link, "parent_node", None)
+        if full_key and isinstance(parent, DictConfig):
+            return ConfigError(_unknown_option(str(full_key), (str(key) for key in parent)))
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        return ConfigError(f"there is no {group}={name}; {near_miss(name, error.options or ())}")
+    if isinstance(error, InstantiationException) and error.__cause__ is not None:
+        return ConfigError(f"the config can't be built: {_first_line(error.__cause__)}")
+    return ConfigError(_first_line(error))
+
+
+def _unknown_option(full_key: str, known: Iterable[str]) -> str:
+    parent, _, name = full_key.rpartition(".")
+    options = [key for key in known if not key.startswith("_")]
+    where = f"{parent!r} has" if parent else "the config has"
+    message = f"{where} no option {name!r}; {near_miss(name, options)}"
+    if any("." in key for key in options):
+        message += (
+            " A key that holds dots is overridden in dict form, as in "
+            "'keymap.entries={observation.state: {history: 4}}'"
+        )
+    return message
+
+
+def _chain(error: BaseException) -> Iterable[BaseException]:
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        link = link.__cause__ or link.__context__
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2]) if lines else type(error).__name__
