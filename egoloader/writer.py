@@ -6,37 +6,45 @@ Until the episode is finished it lives in a hidden folder beside its path, and a
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import tempfile
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from egoloader.arrayfile import CameraFile, NumericFile, annotation_files
-from egoloader.errors import EpisodeExistsError, NonFiniteWarning, WriterError
-from egoloader.header import FORMAT_VERSION, STAMP, parse_header
-from egoloader.keymap import RESERVED_NAMES
+from egoloader.arrayfile import AnnotationSpan, Place, as_array, write_annotations
+from egoloader.camerafile import CameraFile, JpegSettings
+from egoloader.declaration import (
+    check_annotation,
+    check_attrs,
+    check_header,
+    check_json,
+    check_names,
+    group_json,
+)
+from egoloader.episode import ANNOTATIONS
+from egoloader.errors import NonFiniteWarning, WriterError
+from egoloader.header import FORMAT_VERSION, STAMP
+from egoloader.numericfile import NumericFile
+from egoloader.scratch import ScratchFolder
 
 __all__ = ["EpisodeWriter"]
 
-_OWN_ATTRS = frozenset(
-    {"total_frames", "fps", "embodiment", "task_name", "task_description", "features", STAMP}
-)
+Rows = Sequence[Any] | npt.NDArray[Any]
 
 
 class EpisodeWriter:
     """Writes one episode frame by frame; `EpisodeWriter.write` takes whole arrays.
 
     Use it as a context manager: a clean exit publishes the episode, an exception discards it. The
-    first frame fixes the keys, shapes and dtypes. Every chunk carries a crc32c and is stored, zero
-    or not.
+    first frame fixes the keys, shapes and dtypes. A refused frame leaves the episode as it was, so
+    that recording may go on. Every chunk carries a crc32c and is stored, zero or not.
+
+    In memory are at most `chunk_rows` rows of each array, and 8 bytes a chunk.
 
     Args:
         path: where the episode is to appear; its parent folder is made if there is none.
@@ -45,17 +53,17 @@ class EpisodeWriter:
         task_name: a short name of the task.
         task_description: the task in words.
         annotations: spans (text, start, end), half-open in frames.
-        attrs: any further attributes that JSON can hold.
+        attrs: any further attributes that JSON can hold; tuples become lists.
         names: per array, names of a row's dimensions, kept in `features`.
         jpeg_quality: 1…100, for frames that are handed over as pixels.
         jpeg_subsampling: chroma subsampling of those: `420`, `422`, `440`, `411` or `444`.
         chunk_rows: rows of one chunk of numbers.
-        overwrite: replace what is at `path`.
+        overwrite: replace the episode at `path`, once the new one is finished; a folder that is no
+            episode is never replaced.
 
     Raises:
         WriterError: an argument that can't be meant.
-        EpisodeExistsError: something is at `path` and `overwrite` is false.
-
+        EpisodeExistsError: something is at `path` and may not be replaced.
     """
 
     def __init__(
@@ -66,7 +74,7 @@ class EpisodeWriter:
         embodiment: str,
         task_name: str = "",
         task_description: str = "",
-        annotations: Sequence[tuple[str, int, int]] = (),
+        annotations: Sequence[AnnotationSpan] = (),
         attrs: Mapping[str, Any] | None = None,
         names: Mapping[str, Any] | None = None,
         jpeg_quality: int = 85,
@@ -74,26 +82,26 @@ class EpisodeWriter:
         chunk_rows: int = 100,
         overwrite: bool = False,
     ) -> None:
-        self.path = Path(path)
-        self._annotations = [_check_annotation(span) for span in annotations]
-        self._names = dict(names or {})
-        self._attrs = _check_attrs(attrs or {})
+        # Absolute, so that the episode appears where it was meant to even after a chdir.
+        self.path = Path(path).absolute()
+        self._where = f"episode {str(self.path)!r}"
+        self._annotations = [check_annotation(span) for span in annotations]
+        self._names = check_json(names or {}, "names")
+        self._attrs = check_attrs(attrs or {})
         self._attrs |= {"fps": fps, "embodiment": embodiment}
         self._attrs |= {"task_name": task_name, "task_description": task_description}
-        _check_header(self._attrs, str(self.path))
+        check_header(self._attrs, str(self.path))
         if type(chunk_rows) is not int or chunk_rows < 1:
             raise WriterError(f"chunk_rows must be a whole number above 0, got {chunk_rows!r}")
-        self._chunk_rows, self._overwrite = chunk_rows, overwrite
-        self._quality, self._subsampling = jpeg_quality, jpeg_subsampling
-        self._refuse_existing()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._scratch = Path(
-            tempfile.mkdtemp(prefix=f".{self.path.name}.", suffix=".partial", dir=self.path.parent)
-        )
+        self._chunk_rows, self._jpeg = chunk_rows, JpegSettings(jpeg_quality, jpeg_subsampling)
+        # A dry run: attributes too large to be read again must not cost a finished recording.
+        group_json({**self._attrs, "features": self._names}, self._where)
+        self._scratch = ScratchFolder(self.path, overwrite=overwrite)
         self._numeric: dict[str, NumericFile] = {}
         self._cameras: dict[str, CameraFile] = {}
         self._total_frames = 0
-        self._is_open = True
+        self._ended = ""  # why no frame can come any more, once none can
+        self._is_broken = False
 
     @classmethod
     def write(
@@ -118,12 +126,12 @@ class EpisodeWriter:
 
         Raises:
             WriterError: arrays of different lengths, or what `add_frame` refuses.
-            EpisodeExistsError: something is at `path` and `overwrite` is not set.
-
+            EpisodeExistsError: something is at `path` and may not be replaced.
         """
-        rows = {key: np.asarray(values) for key, values in (numeric or {}).items()}
-        frames = {key: _as_sequence(key, value) for key, value in (images or {}).items()}
-        total = _common_length({**rows, **frames})
+        where = f"episode {str(path)!r}"
+        rows = {k: as_array(v, f"{where}, key {k!r}") for k, v in (numeric or {}).items()}
+        frames = {k: _as_sequence(v, f"{where}, key {k!r}") for k, v in (images or {}).items()}
+        total = _common_length([*rows.items(), *frames.items()], where)
         with cls(path, fps=fps, embodiment=embodiment, **options) as writer:
             for i in range(total):
                 writer.add_frame(
@@ -157,216 +165,157 @@ class EpisodeWriter:
             images: per camera, (H, W, 3) uint8 RGB pixels, or a JPEG as bytes, kept as it is.
 
         Raises:
-            WriterError: the episode is closed; the keys, a shape, a dtype or an image size differ
-                from the first frame's; or an image is no whole JPEG in RGB or gray.
-
+            WriterError: the frame is refused, and the episode is as before: the keys, a shape, a
+                dtype or an image size differ from the first frame's, or an image is no whole JPEG
+                in RGB or gray. Or the episode is closed already.
+            OSError: the frame could not be stored, and the episode is discarded.
         """
-        if not self._is_open:
-            raise WriterError(f"{self.path}: the episode is closed; a frame came after close")
+        if self._ended:
+            raise WriterError(f"{self._where}: no frame can be added: {self._ended}")
         numeric, images = numeric or {}, images or {}
+        files = self._numeric, self._cameras
         if self._total_frames == 0:
-            self._start(numeric, images)
-        self._check_keys(numeric, self._numeric, "numeric")
-        self._check_keys(images, self._cameras, "images")
-        # Check all before any is appended: a refused frame must leave no half row behind.
-        rows = {key: self._numeric[key].check(value) for key, value in numeric.items()}
-        jpegs = {key: self._cameras[key].check(value) for key, value in images.items()}
-        for key, row in rows.items():
-            self._numeric[key].append(row)
-        for key, jpeg in jpegs.items():
-            self._cameras[key].append(jpeg)
+            files = self._first_files(numeric, images)
+        # All is checked before anything is kept: a refused frame must leave no half row behind.
+        self._check_keys(numeric, files[0], "numeric")
+        self._check_keys(images, files[1], "images")
+        rows = {k: files[0][k].check(value, self._place(k)) for k, value in numeric.items()}
+        jpegs = {k: files[1][k].check(value, self._place(k)) for k, value in images.items()}
+        self._numeric, self._cameras = files
+        try:
+            for key, row in rows.items():
+                self._numeric[key].append(row)
+            for key, jpeg in jpegs.items():
+                self._cameras[key].append(jpeg)
+        except BaseException:
+            # Some arrays may have this row and others not; whatever followed would be shifted.
+            self._end("an earlier frame could not be stored")
+            self._is_broken = True
+            raise
         self._total_frames += 1
 
     def close(self) -> None:
         """Finish the episode and publish it at its path; on any error, discard it.
 
         Raises:
-            WriterError: there is no frame, or an annotation reaches outside the episode.
+            WriterError: there is no frame, one could not be stored, or an annotation reaches
+                outside the episode.
             EpisodeExistsError: something appeared at the path meanwhile.
-
         """
-        if not self._is_open:
+        if self._is_broken:
+            raise WriterError(f"{self._where} was not written: {self._ended}")
+        if self._ended:
             return
         try:
             self._finish()
-            self._refuse_existing()
-            self._publish()
+            self._scratch.publish()
         finally:
-            self.discard()
+            self._end("it is closed")
 
     def discard(self) -> None:
         """Throw away what was written and not published."""
-        self._is_open = False
-        for file in self._files().values():
-            file.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._is_broken = False
+        self._end("it was discarded")
 
-    def _start(self, numeric: Mapping[str, Any], images: Mapping[str, Any]) -> None:
-        if not numeric and not images:
-            raise WriterError(f"{self.path}: a frame needs numbers or images, got neither")
-        for key in (*numeric, *images):
-            _check_name(key)
-        _check_nesting(str(self.path), [*numeric, *images, "annotations"])
-        both = sorted(set(numeric) & set(images))
-        if both:
-            raise WriterError(f"{self.path}: key {both[0]!r} is both numeric and an image")
+    def _end(self, reason: str) -> None:
+        self._ended = self._ended or reason
+        for file in self._files().values():
+            file.abandon()
+        self._scratch.remove()
+
+    def _first_files(
+        self, numeric: Mapping[str, Any], images: Mapping[str, Any]
+    ) -> tuple[dict[str, NumericFile], dict[str, CameraFile]]:
+        """Return the files of the arrays that a first frame declares; nothing is on disk yet."""
+        check_names(list(numeric), list(images), self._where)
         for key in self._names:
             if key not in numeric and key not in images:
-                raise WriterError(f"{self.path}: names are given for {key!r}, which has no rows")
-        for key, row in numeric.items():
-            self._numeric[key] = NumericFile(self._scratch, key, row, self._chunk_rows)
-        for key, image in images.items():
-            self._cameras[key] = CameraFile(
-                self._scratch,
-                key,
-                image,
-                quality=self._quality,
-                subsampling=self._subsampling,
+                raise WriterError(f"{self._where}: names are given for {key!r}, which has no rows")
+        rows = {
+            key: NumericFile(
+                self._scratch.path / key, row, chunk_rows=self._chunk_rows, place=self._place(key)
             )
+            for key, row in numeric.items()
+        }
+        cameras = {
+            key: CameraFile(
+                self._scratch.path / key, image, jpeg=self._jpeg, place=self._place(key)
+            )
+            for key, image in images.items()
+        }
+        return rows, cameras
 
     def _files(self) -> dict[str, NumericFile | CameraFile]:
         return {**self._numeric, **self._cameras}
 
+    def _place(self, key: str) -> Place:
+        return Place(str(self.path), key, self._total_frames)
+
     def _check_keys(self, given: Mapping[str, Any], known: Mapping[str, Any], what: str) -> None:
         if given.keys() != known.keys():
-            missing, extra = (
-                sorted(known.keys() - given.keys()),
-                sorted(given.keys() - known.keys()),
-            )
+            missing = [key for key in known if key not in given]
+            extra = [key for key in given if key not in known]
             raise WriterError(
-                f"{self.path}: frame {self._total_frames} has other {what} keys than the first: "
-                f"missing {missing}, unknown {extra}"
+                f"{self._where}, frame {self._total_frames}: other {what} keys than "
+                f"in the first frame: missing {missing}, unknown {extra}"
             )
 
     def _finish(self) -> None:
         if self._total_frames == 0:
-            raise WriterError(f"{self.path}: an episode needs at least one frame")
+            raise WriterError(f"{self._where}: it needs at least one frame, got none")
         for text, start, end in self._annotations:
             if end > self._total_frames:
                 raise WriterError(
-                    f"{self.path}: annotation {text!r} [{start}, {end}) reaches past the "
-                    f"{self._total_frames} frames"
+                    f"{self._where}: annotation {text!r} [{start}, {end}) reaches "
+                    f"past the {self._total_frames} frames"
                 )
         features: dict[str, Any] = {}
         for key, file in self._files().items():
             file.finish()
             features[key] = {**file.feature, "names": self._names.get(key)}
             self._report_non_finite(key, file)
-        annotation_files(self._scratch, self._annotations)
-        features["annotations"] = {"dtype": "json", "shape": [], "names": None}
+        write_annotations(self._scratch.path / ANNOTATIONS, self._annotations)
+        features[ANNOTATIONS] = {"dtype": "json", "shape": [], "names": None}
+        for folder in _folders_between(features):
+            (self._scratch.path / folder / "zarr.json").write_text(group_json({}, self._where))
         attrs = {
             **self._attrs,
             "total_frames": self._total_frames,
             "features": features,
             STAMP: {"version": FORMAT_VERSION, "complete": True},
         }
-        group = {"zarr_format": 3, "node_type": "group", "attributes": attrs}
-        (self._scratch / "zarr.json").write_text(json.dumps(group, indent=1))
+        (self._scratch.path / "zarr.json").write_text(group_json(attrs, self._where))
 
     def _report_non_finite(self, key: str, file: NumericFile | CameraFile) -> None:
         if isinstance(file, NumericFile) and file.non_finite_rows:
             warnings.warn(
-                f"{self.path}, key {key!r}: {file.non_finite_rows} of {self._total_frames} rows "
-                f"hold NaN or inf, the first at frame {file.first_non_finite}",
+                f"{self._where}, key {key!r}: {file.non_finite_rows} of "
+                f"{self._total_frames} rows hold NaN or inf, the first at frame "
+                f"{file.first_non_finite}",
                 NonFiniteWarning,
                 stacklevel=4,
             )
 
-    def _publish(self) -> None:
-        self._scratch.chmod(0o755 & ~_umask())
-        if not self._overwrite or not self.path.exists():
-            self._scratch.rename(self.path)
-            return
-        # A folder can't be replaced in one step: the old episode steps aside, then the new one in.
-        old = Path(f"{self._scratch}.old")
-        self.path.rename(old)
-        self._scratch.rename(self.path)
-        _remove(old)
 
-    def _refuse_existing(self) -> None:
-        if self.path.exists() and not self._overwrite:
-            raise EpisodeExistsError(
-                f"{self.path} exists already; pass overwrite=True to replace it"
-            )
+def _folders_between(keys: Iterable[str]) -> list[str]:
+    """Return the folders between the episode and its arrays: `a/b/c` lies in `a` and `a/b`."""
+    return sorted({str(p) for key in keys for p in PurePosixPath(key).parents if str(p) != "."})
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _as_sequence(images: Iterable[Any], where: str) -> Rows:
+    if isinstance(images, bytes | str):
+        raise WriterError(f"{where}: one image was given; a camera needs one a frame")
+    if isinstance(images, np.ndarray) and images.ndim != 4 and images.dtype != object:
+        raise WriterError(f"{where}: images must be (T, H, W, 3), got shape {images.shape}")
+    return images if isinstance(images, np.ndarray) else list(images)
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-
-
-def _check_header(attrs: Mapping[str, Any], path: str) -> None:
-    """Hold the writer to what the reader demands of an episode's attributes."""
-    for name in ("task_name", "task_description"):
-        if not isinstance(attrs[name], str):
-            raise WriterError(f"{path}: {name} must be a string, got {attrs[name]!r}")
-    try:
-        parse_header({**attrs, "total_frames": 1}, episode=path)
-    except ValueError as error:
-        raise WriterError(str(error)) from None
-
-
-def _check_attrs(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    taken = sorted(_OWN_ATTRS & attrs.keys())
-    if taken:
-        raise WriterError(f"attrs may not set {taken[0]!r}: the writer does, or an argument")
-    try:
-        json.dumps(dict(attrs))
-    except (TypeError, ValueError) as error:
-        raise WriterError(f"attrs must be what JSON can hold: {error}") from None
-    return dict(attrs)
-
-
-def _check_annotation(span: tuple[str, int, int]) -> tuple[str, int, int]:
-    try:
-        text, start, end = span
-        fits = isinstance(text, str) and 0 <= int(start) < int(end)
-    except (TypeError, ValueError):
-        fits = False
-    if not fits:
-        raise WriterError(f"annotations are (text, start, end) with 0 <= start < end, got {span!r}")
-    return text, int(start), int(end)
-
-
-def _check_name(key: str) -> None:
-    parts = key.split("/") if isinstance(key, str) else [""]
-    bad = any(p in ("", ".", "..") or p.startswith(("__", ".")) for p in parts)
-    if bad or "\\" in key or any(p == "zarr.json" for p in parts):
-        raise WriterError(f"array name {key!r} can't be a path inside the episode")
-    if key == "annotations" or key in RESERVED_NAMES - {"timestamp"}:
-        raise WriterError(f"array name {key!r} is taken; samples carry it already")
-
-
-def _check_nesting(path: str, keys: Sequence[str]) -> None:
-    """Refuse an array inside another one's folder, where its files would meet the chunks."""
-    for key in keys:
-        for other in keys:
-            if other.startswith(f"{key}/"):
-                raise WriterError(f"{path}: array {other!r} would lie inside array {key!r}")
-
-
-def _as_sequence(key: str, images: Iterable[Any]) -> Sequence[Any] | npt.NDArray[Any]:
-    if isinstance(images, np.ndarray):
-        if images.ndim != 4:
-            raise WriterError(f"images {key!r} must be (T, H, W, 3), got shape {images.shape}")
-        return images
-    return list(images)
-
-
-def _common_length(arrays: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> int:
+def _common_length(arrays: Sequence[tuple[str, Rows]], where: str) -> int:
     lengths: dict[str, int] = {}
-    for key, values in arrays.items():
+    for key, values in arrays:
         if isinstance(values, np.ndarray) and values.ndim == 0:
-            raise WriterError(f"array {key!r} must have an axis of frames, got a single number")
+            raise WriterError(f"{where}, key {key!r}: it needs an axis of frames, got one number")
         lengths[key] = len(values)
     if len(set(lengths.values())) > 1:
-        raise WriterError(f"arrays must have one row a frame, got lengths {lengths}")
+        raise WriterError(f"{where}: arrays need one row a frame, got lengths {lengths}")
     return next(iter(lengths.values()), 0)

@@ -1,0 +1,129 @@
+"""The hidden folder that an episode is written in, and how it becomes the episode: by rename."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from egoloader.catalog import find_episodes
+from egoloader.errors import EpisodeExistsError, EpisodeFormatError, WriterError
+
+__all__ = ["ScratchFolder"]
+
+#: What a rename onto something that can't be replaced in one step fails with.
+_OCCUPIED = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
+_GROUP_FILES = ("zarr.json", ".zgroup")
+
+
+class ScratchFolder:
+    """A folder beside `target`, on the same file system, that nobody takes for an episode.
+
+    Args:
+        target: where the episode is to appear; its parent folder is made if there is none.
+        overwrite: whether an episode at `target` may be replaced.
+
+    Raises:
+        EpisodeExistsError: something is at `target` and may not be replaced.
+        WriterError: `target` can't be the path of a folder.
+    """
+
+    def __init__(self, target: Path, *, overwrite: bool) -> None:
+        self._target, self._overwrite = target, overwrite
+        if not target.name or target.name == "..":
+            raise WriterError(f"{target} can't be an episode's path: it ends in no name")
+        self._check_target()
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise WriterError(f"{target}: {error.filename} is a file, not a folder") from error
+        # A random name, so that writers of one episode, killed ones too, don't meet.
+        self.path = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
+        self.path.mkdir()
+
+    def publish(self) -> None:
+        """Rename the folder to the target, whole: a reader sees all of it or none.
+
+        A folder can't be replaced in one step, so the old episode steps aside first. It comes back
+        if the new one can't take its place.
+
+        Raises:
+            EpisodeExistsError: something is at the target and may not be replaced.
+        """
+        self._check_target()
+        aside: list[Path] = []
+        try:
+            while not self._take_place():
+                if not self._overwrite:
+                    raise _exists(self._target)
+                old = Path(f"{self.path}.old{len(aside)}")
+                # Another writer may be replacing it at this moment.
+                with suppress(FileNotFoundError):
+                    self._target.rename(old)
+                    aside.append(old)
+        except BaseException:
+            if aside and not os.path.lexists(self._target):
+                aside[-1].rename(self._target)
+            raise
+        for old in aside:
+            _remove(old)
+
+    def remove(self) -> None:
+        """Remove the folder if it is still there."""
+        # It is hidden and never opens, so at worst it takes room; an error on the way out of
+        # another one would only hide that.
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _take_place(self) -> bool:
+        try:
+            self.path.rename(self._target)
+        except OSError as error:
+            if error.errno in _OCCUPIED:
+                return False
+            raise
+        return True
+
+    def _check_target(self) -> None:
+        if not os.path.lexists(self._target):
+            return
+        if not self._overwrite:
+            raise _exists(self._target)
+        if self._target.is_dir():
+            _check_replaceable(self._target)
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Refuse to replace a folder of other things: an episode, or what is left of one, may go."""
+    try:
+        names = {entry.name for entry in folder.iterdir()}
+        if not names:
+            return
+        if folder.suffix != ".zarr" and names.isdisjoint(_GROUP_FILES):
+            raise EpisodeExistsError(
+                f"{folder} is a folder, but not that of an episode; overwrite replaces episodes "
+                "only, so choose another path, or remove the folder"
+            )
+        held = find_episodes(folder)[0]
+    except FileNotFoundError:
+        # It is one episode or holds none, or another writer is replacing it at this moment.
+        return
+    except EpisodeFormatError as error:
+        held = error.episode
+    raise EpisodeExistsError(
+        f"{folder} holds episodes, such as {held!r}; overwrite replaces one episode only, so give "
+        "a path below it"
+    )
+
+
+def _exists(target: Path) -> EpisodeExistsError:
+    return EpisodeExistsError(f"{target} exists already; pass overwrite=True to replace it")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
