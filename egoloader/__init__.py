@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from egoloader.builders import eva_keymap, human_keymap, state_action_keymap
-    from egoloader.collate import collate
+    from egoloader.collation import collate
     from egoloader.datamodule import EpisodeDataModule
     from egoloader.dataset import MultiDataset, ZarrDataset
     from egoloader.episode import ZarrEpisode
@@ -40,7 +40,7 @@ _HOMES = {
     "MultiDataset": "dataset",
     "ZarrDataset": "dataset",
     "ZarrEpisode": "episode",
-    "collate": "collate",
+    "collate": "collation",
     "eva_keymap": "builders",
     "human_keymap": "builders",
     "state_action_keymap": "builders",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from egoloader.episode import ZarrEpisode
+from egoloader.episode import TIMESTAMP, ZarrEpisode
 from egoloader.errors import EpisodeFormatError, KeyMapError, MissingKeyError, near_miss
 from egoloader.keymap import KeyMap, KeySpec
 from egoloader.layout import ArrayLayout
@@ -23,7 +24,6 @@ class Binding:
         entries: per sample key whose array the episode has and whose rows are read, its plan.
         chunk_rows: per array that is read, the rows of one decoded chunk.
         steps: per sample key with rows, absent arrays among them, its window in frames.
-
     """
 
     entries: Mapping[str, EntryPlan]
@@ -38,7 +38,6 @@ def bind(episode: ZarrEpisode, keymap: KeyMap, *, annotation_cutoff: bool) -> Bi
         MissingKeyError: an array that is not optional is missing.
         KeyMapError: an array is not what the entry takes it for.
         EpisodeFormatError: an array is shorter than `total_frames`, or can't be understood.
-
     """
     entries: dict[str, EntryPlan] = {}
     chunk_rows: dict[str, int] = {}
@@ -53,25 +52,42 @@ def bind(episode: ZarrEpisode, keymap: KeyMap, *, annotation_cutoff: bool) -> Bi
                 episode=episode.name,
                 key=spec.zarr_key,
             )
+        if present:
+            _check_kind(episode, key, spec, episode.layout(spec.zarr_key))
         if spec.is_annotation:
             continue
         steps[key] = entry_steps(spec, episode.fps)
         if present:
             layout = episode.layout(spec.zarr_key)
-            _check_rows(episode, spec, layout)
-            _check_kind(episode, key, spec, layout)
+            _check_rows(episode, spec.zarr_key, layout)
             is_cut = annotation_cutoff and spec.key_type == "action_keys"
             entries[key] = EntryPlan(spec.zarr_key, steps[key], is_cut and steps[key].is_horizon)
             chunk_rows[spec.zarr_key] = layout.chunk_rows
+    _check_timestamps(episode)
     return Binding(entries, chunk_rows, steps)
 
 
-def _check_rows(episode: ZarrEpisode, spec: KeySpec, layout: ArrayLayout) -> None:
+def _check_rows(episode: ZarrEpisode, key: str, layout: ArrayLayout) -> None:
     if layout.rows < episode.total_frames:
         raise EpisodeFormatError(
             f"the array has {layout.rows} rows, fewer than total_frames = {episode.total_frames}",
             episode=episode.name,
-            key=spec.zarr_key,
+            key=key,
+        )
+
+
+def _check_timestamps(episode: ZarrEpisode) -> None:
+    """Check the array that every sample's `timestamp` comes from, where there is one."""
+    if not episode.has(TIMESTAMP):
+        return
+    layout = episode.layout(TIMESTAMP)
+    _check_rows(episode, TIMESTAMP, layout)
+    if layout.dtype is None or layout.dtype.kind == "b" or math.prod(layout.row_shape) != 1:
+        raise EpisodeFormatError(
+            f"timestamps must be one number a frame, got rows {layout.row_shape} of "
+            f"{layout.type_name}",
+            episode=episode.name,
+            key=TIMESTAMP,
         )
 
 
@@ -83,6 +99,10 @@ def _check_kind(episode: ZarrEpisode, key: str, spec: KeySpec, layout: ArrayLayo
 
     feature = (episode.header.features or {}).get(spec.zarr_key)
     declared = feature.dtype if feature else None
+    if spec.is_annotation:
+        if layout.rows and (layout.kind != "bytes" or declared == "jpeg"):
+            raise refuse(f"{declared or layout.type_name} rows are no annotations")
+        return
     if layout.kind == "other":
         raise refuse(f"rows of data type {layout.type_name!r} can't be read")
     if spec.is_camera:

@@ -73,7 +73,6 @@ def human_keymap(
 
     Raises:
         KeyMapError: an unknown mode, or an option that `KeySpec` refuses.
-
     """
     if mode not in get_args(HumanMode):
         raise KeyMapError(f"unknown mode {mode!r}; {near_miss(str(mode), get_args(HumanMode))}")
@@ -127,7 +126,6 @@ def eva_keymap(
 
     Raises:
         KeyMapError: an unknown mode, or an option that `KeySpec` refuses.
-
     """
     if mode not in get_args(EvaMode):
         raise KeyMapError(f"unknown mode {mode!r}; {near_miss(str(mode), get_args(EvaMode))}")
@@ -183,7 +181,6 @@ def state_action_keymap(
     Raises:
         KeyMapError: no array at all, two entries of one sample key, an image option without a
             camera, or an option that `KeySpec` refuses.
-
     """
     options = _Options(
         horizon=horizon,

@@ -40,7 +40,6 @@ def cast_rows(
 
     Raises:
         ValueRangeError: a number does not survive the cast.
-
     """
     target = output_dtype(spec, numbers.dtype)
     if target == numbers.dtype:

@@ -27,7 +27,6 @@ def find_episodes(folder: Path) -> list[str]:
         EpisodeNotFoundError: there is no such folder, or no episode in it.
         EpisodeFormatError: a folder is called `….zarr` and no Zarr group is in it, as an
             interrupted copy leaves it.
-
     """
     if not folder.is_dir():
         raise EpisodeNotFoundError("there is no folder at this path", episode=str(folder))
@@ -37,7 +36,7 @@ def find_episodes(folder: Path) -> list[str]:
             "give the folder above it, or open it with ZarrDataset",
             episode=str(folder),
         )
-    found = sorted(_walk(folder, folder))
+    found = sorted(_walk(folder, folder, frozenset({os.path.realpath(folder)})))
     if not found:
         raise EpisodeNotFoundError("the folder holds no episodes", episode=str(folder))
     return found
@@ -52,7 +51,6 @@ def split_episodes(
 
     Raises:
         SettingsError: an unknown split, or a ratio outside [0, 1).
-
     """
     if split not in get_args(Split):
         raise SettingsError(f"split is {split!r}; {near_miss(str(split), get_args(Split))}")
@@ -70,7 +68,6 @@ def keep_share(names: Sequence[str], *, percent: float, seed: int) -> list[str]:
 
     Raises:
         SettingsError: `percent` is outside (0, 100].
-
     """
     if not _is_number(percent) or not 0 < percent <= 100:
         raise SettingsError(f"percent must be in (0, 100], got {percent!r}")
@@ -135,17 +132,19 @@ def _holds_array(folder: Path) -> bool:
     return False
 
 
-def _walk(root: Path, folder: Path) -> Iterator[str]:
+def _walk(root: Path, folder: Path, above: frozenset[str]) -> Iterator[str]:
+    """Yield the episodes below `folder`; `above` holds the real paths that lead to it."""
     found = False
-    for child in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if child.name.startswith(".") or not child.is_dir():
+    for path in sorted(folder.iterdir()):
+        real = os.path.realpath(path)
+        # A link to a folder above would be walked without end; one to itself is no folder.
+        if path.name.startswith(".") or real in above or not path.is_dir():
             continue
-        path = Path(child.path)
         if _is_episode(path):
             found = True
             yield path.relative_to(root).as_posix()
         else:
-            for name in _walk(root, path):
+            for name in _walk(root, path, above | {real}):
                 found = True
                 yield name
     if not found and folder != root and folder.suffix == ".zarr":

@@ -12,6 +12,8 @@ from egoloader.errors import SettingsError
 
 __all__ = ["collate"]
 
+_NUMBERS = (np.ndarray, np.generic, bool, int, float)
+
 
 def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Stack B samples of one keymap into a batch.
@@ -23,7 +25,6 @@ def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     Raises:
         SettingsError: no samples, other keys, or other shapes among them; names both episodes.
-
     """
     if not samples:
         raise SettingsError("a batch needs at least one sample")
@@ -40,22 +41,27 @@ def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _stack(key: str, samples: Sequence[dict[str, Any]]) -> Any:
     values = [sample[key] for sample in samples]
-    first = values[0]
-    if isinstance(first, np.ndarray | np.generic | bool | int | float):
+    if all(isinstance(value, _NUMBERS) for value in values):
         values = [torch.as_tensor(value) for value in values]
-        first = values[0]
-    if not isinstance(first, torch.Tensor):
+    if not any(isinstance(value, torch.Tensor) for value in values):
         return values
+    first = _describe(values[0])
     for sample, value in zip(samples, values, strict=True):
-        if value.shape != first.shape or value.dtype != first.dtype:
+        if _describe(value) != first:
             raise SettingsError(
-                f"key {key!r} is {tuple(first.shape)} {first.dtype} in {_name(samples[0])} and "
-                f"{tuple(value.shape)} {value.dtype} in {_name(sample)}; set size: [h, w] for "
+                f"key {key!r} is {first} in {_name(samples[0])} and "
+                f"{_describe(value)} in {_name(sample)}; set size: [h, w] for "
                 "cameras of several sizes, and one keymap per embodiment for other arrays"
             )
-    if _is_channels_last(first):
+    if _is_channels_last(values[0]):
         return torch.stack([value.movedim(-3, -1) for value in values]).movedim(-1, -3)
     return torch.stack(values)
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{tuple(value.shape)} {value.dtype}"
+    return type(value).__name__
 
 
 def _is_channels_last(value: torch.Tensor) -> bool:

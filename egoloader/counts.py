@@ -19,7 +19,6 @@ class KeyCounts:
         chunks: chunks decoded.
         requests: requests to the store for chunks and shard indexes, metadata left out.
         bytes: bytes that those requests returned.
-
     """
 
     reads: int = 0

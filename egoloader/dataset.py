@@ -59,7 +59,6 @@ class ZarrDataset(Dataset[Sample]):
         EpisodeNotFoundError, EpisodeFormatError: the path holds no whole episode.
         MissingKeyError, KeyMapError: the keymap does not fit the episode.
         SettingsError: an option that can't be meant.
-
     """
 
     def __init__(
@@ -92,7 +91,6 @@ class ZarrDataset(Dataset[Sample]):
         Raises:
             FrameIndexError: the index is outside the dataset.
             EpisodeError: the sample can't be made.
-
         """
         return self.__getitems__([index])[0]
 
@@ -104,7 +102,6 @@ class ZarrDataset(Dataset[Sample]):
         Raises:
             FrameIndexError: an index is outside the dataset.
             EpisodeError: a sample can't be made.
-
         """
         return self._maker.make(_check_indices(indices, len(self)))
 
@@ -117,7 +114,6 @@ class EpisodeRecord:
         name: the episode's path below the dataset's folder.
         total_frames: its real frames.
         embodiment: the body that was recorded.
-
     """
 
     name: str
@@ -138,7 +134,6 @@ class MultiDataset(Dataset[Sample]):
         keymaps: per embodiment, what a sample holds.
         settings: how samples are made.
         missing_chunks: see `ZarrDataset`.
-
     """
 
     def __init__(
@@ -194,7 +189,6 @@ class MultiDataset(Dataset[Sample]):
             EpisodeFormatError, MissingKeyError, KeyMapError: an episode is broken, or does not fit
                 its keymap.
             SettingsError: an option that can't be meant, or nothing is left after filtering.
-
         """
         settings = SampleSettings(image_dtype, annotation_cutoff, tuple(transforms))
         _check_keymaps(keymap)
@@ -231,7 +225,6 @@ class MultiDataset(Dataset[Sample]):
 
         Raises:
             SettingsError: there is none of that embodiment.
-
         """
         if embodiment not in self.embodiments:
             hint = near_miss(embodiment, self.embodiments)
@@ -252,7 +245,6 @@ class MultiDataset(Dataset[Sample]):
 
         Raises:
             FrameIndexError: the index is outside the dataset.
-
         """
         at = int(_check_indices([index], len(self))[0])
         number = int(np.searchsorted(self._bounds, at, side="right")) - 1
@@ -267,7 +259,6 @@ class MultiDataset(Dataset[Sample]):
         Raises:
             FrameIndexError: the index is outside the dataset.
             EpisodeError: the sample can't be made.
-
         """
         return self.__getitems__([index])[0]
 
@@ -279,7 +270,6 @@ class MultiDataset(Dataset[Sample]):
         Raises:
             FrameIndexError: an index is outside the dataset.
             EpisodeError: a sample can't be made.
-
         """
         at = _check_indices(indices, len(self))
         numbers = np.searchsorted(self._bounds, at, side="right") - 1

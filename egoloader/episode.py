@@ -16,6 +16,7 @@ from egoloader.errors import (
     EpisodeFormatError,
     EpisodeNotFoundError,
     MissingKeyError,
+    ReadError,
     RowRangeError,
     SettingsError,
     near_miss,
@@ -26,10 +27,12 @@ from egoloader.plan import ReadPlan, Window, plan_reads
 from egoloader.reader import ChunkGuard, MissingChunks, Reader, ReferenceReader
 from egoloader.store import EpisodeFolder
 
-__all__ = ["ANNOTATIONS", "Annotation", "ZarrEpisode"]
+__all__ = ["ANNOTATIONS", "TIMESTAMP", "Annotation", "ZarrEpisode"]
 
 #: The array that holds an episode's annotation spans.
 ANNOTATIONS = "annotations"
+#: The array that holds each frame's time in seconds, where it was recorded.
+TIMESTAMP = "timestamp"
 
 Annotation = tuple[str, int, int]
 
@@ -49,7 +52,6 @@ class ZarrEpisode:
     Raises:
         EpisodeNotFoundError: nothing is at the path, or no Zarr group.
         EpisodeFormatError: the group's metadata is missing, wrong or half-written.
-
     """
 
     #: Pure planner of one array's read; see `egoloader.plan.plan_reads`.
@@ -124,7 +126,6 @@ class ZarrEpisode:
         Raises:
             MissingKeyError: the episode has no such array.
             EpisodeFormatError: its metadata can't be understood.
-
         """
         layouts = self._here().layouts
         if key not in layouts:
@@ -146,11 +147,13 @@ class ZarrEpisode:
 
         Raises:
             ReadError: the stored bytes are missing, cut short or broken.
-
         """
         layout, here = self.layout(key), self._here()
         here.guard.check(key, layout, plan)
-        return here.reader.read(key, layout, plan)
+        try:
+            return here.reader.read(key, layout, plan)
+        except ReadError as error:
+            raise here.guard.blame(key, layout, plan, error) from error
 
     def read(
         self, windows: Mapping[str, Sequence[Window]]
@@ -168,7 +171,6 @@ class ZarrEpisode:
             MissingKeyError: the episode has no such array.
             RowRangeError: a window is empty, reversed, negative, or reaches past the last real row.
             ReadError: the stored bytes are missing, cut short or broken.
-
         """
         return {key: self._read_key(key, wanted) for key, wanted in windows.items()}
 
@@ -178,7 +180,6 @@ class ZarrEpisode:
         Raises:
             EpisodeFormatError: a row is no annotation.
             ReadError: the stored bytes are missing, cut short or broken.
-
         """
         parsed = self._here().annotations
         if key not in parsed:

@@ -91,18 +91,18 @@ class EpisodeError(EgoloaderError):
         episode: the episode's path, or its path below the dataset's folder.
         key: the array's name, where one is to blame.
         frame: the frame index, where one is to blame.
-
     """
 
     def __init__(
-        self, message: str, *, episode: str, key: str | None = None, frame: int | None = None
+        self, message: str, *, episode: str = "", key: str | None = None, frame: int | None = None
     ) -> None:
-        where = [f"episode {episode!r}"]
+        # PyTorch remakes a worker's error from its text alone, which says where it was already.
+        where = [f"episode {episode!r}"] if episode else []
         if key is not None:
             where.append(f"key {key!r}")
         if frame is not None:
             where.append(f"frame {frame}")
-        super().__init__(f"{', '.join(where)}: {message}")
+        super().__init__(f"{', '.join(where)}: {message}" if where else message)
         self.message, self.episode, self.key, self.frame = message, episode, key, frame
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -205,7 +205,6 @@ def require_extra(module: str, extra: str) -> ModuleType:
 
     Raises:
         MissingExtraError: `module` can't be imported.
-
     """
     try:
         return importlib.import_module(module)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,6 @@ class Feature:
         dtype: a number's dtype, `jpeg` for a camera, `json` for rows of JSON bytes.
         shape: the declared shape of one row: (H, W, 3) for a camera.
         names: names of the row's dimensions, as they were written.
-
     """
 
     dtype: str
@@ -46,7 +45,6 @@ class EpisodeHeader:
         features: what is declared of each array; None where nothing is declared.
         stamped: whether egoloader's writer made the episode.
         attrs: every attribute of the group, unchanged.
-
     """
 
     total_frames: int
@@ -64,7 +62,6 @@ def parse_header(attrs: Mapping[str, Any], *, episode: str) -> EpisodeHeader:
     Raises:
         EpisodeFormatError: an attribute is missing or can't be right, or the episode was left
             half-written.
-
     """
 
     def refuse(message: str) -> EpisodeFormatError:
@@ -84,7 +81,7 @@ def parse_header(attrs: Mapping[str, Any], *, episode: str) -> EpisodeHeader:
     fps = attrs.get("fps", ASSUMED_FPS)
     if isinstance(fps, bool) or not isinstance(fps, int | float):
         raise refuse(f"fps must be a number of Hz, got {fps!r}")
-    if not math.isfinite(fps) or fps <= 0:
+    if not 0 < fps <= sys.float_info.max:  # false for NaN, too
         raise refuse(f"fps must be above 0 Hz and finite, got {fps!r}")
     return EpisodeHeader(
         total_frames=total_frames,

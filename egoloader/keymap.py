@@ -62,7 +62,6 @@ class KeySpec:
 
     Raises:
         KeyMapError: fields that contradict each other or can't be meant.
-
     """
 
     zarr_key: str
@@ -160,7 +159,6 @@ class KeyMap(Mapping[str, KeySpec]):
     Raises:
         KeyMapError: an empty keymap, a value that is no `KeySpec`, or names that clash with each
             other, with a mask, or with the names that every sample carries.
-
     """
 
     def __init__(self, entries: Mapping[str, KeySpec]) -> None:
@@ -186,7 +184,6 @@ class KeyMap(Mapping[str, KeySpec]):
 
         Raises:
             KeyMapError: as for `KeyMap`, or an unknown field, or a key listed twice.
-
         """
         specs: dict[str, KeySpec] = {}
         for key, fields in _named_entries(entries):

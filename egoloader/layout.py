@@ -35,11 +35,11 @@ class ArrayLayout:
         codecs: names of the codecs that a chunk goes through, in encoding order.
         index_at_end: whether the shard's index is at its end, not its start.
         index_has_crc: whether the index carries a crc32c.
-        index_is_plain: whether the index is little endian with at most a crc32c behind it.
+        index_is_plain: whether the index can be read from the shard's file as it is: little
+            endian, with at most a crc32c behind it.
         separator: between the chunk coordinates in a chunk's path.
         chunk_prefix: what a chunk's path starts with, below the array: `c` or nothing.
         zarr_format: 2 or 3.
-
     """
 
     shape: tuple[int, ...]
@@ -99,7 +99,6 @@ def parse_layout(metadata: Mapping[str, Any], *, episode: str, key: str) -> Arra
 
     Raises:
         EpisodeFormatError: the metadata is not that of an array, or contradicts itself.
-
     """
     try:
         layout = _parse_v2(metadata) if metadata.get("zarr_format") == 2 else _parse_v3(metadata)
@@ -148,7 +147,8 @@ def _parse_v3(metadata: Mapping[str, Any]) -> ArrayLayout:
         codecs=tuple(codec["name"] for codec in codecs),
         index_at_end=index_at_end,
         index_has_crc=any(codec["name"] == "crc32c" for codec in index_codecs),
-        index_is_plain=_is_plain(index_codecs),
+        # A codec around the whole shard hides its index.
+        index_is_plain=_is_plain(index_codecs) and len(metadata["codecs"]) == 1,
         separator=separator,
         chunk_prefix="c" if default else "",
         zarr_format=3,

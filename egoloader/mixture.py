@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from egoloader.collate import collate
+from egoloader.collation import collate
 from egoloader.dataset import MultiDataset
 from egoloader.errors import SettingsError
 from egoloader.sampler import ShuffledBatches
@@ -142,4 +142,4 @@ def _fingerprint(sources: Mapping[str, MultiDataset], batch_size: int, seed: int
         for episode in source.episodes
     ]
     digest = hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
-    return {"episodes": digest, "batch_size": batch_size, "seed": seed}
+    return {"batch_size": batch_size, "seed": seed, "episodes": digest}

@@ -44,7 +44,6 @@ def plan_reads(windows: Iterable[Window], chunk_rows: int) -> list[Window]:
 
     Raises:
         ValueError: a window that is empty, reversed or negative, or `chunk_rows` below 1.
-
     """
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}")
@@ -65,7 +64,6 @@ class ReadPlan:
 
     Attributes:
         groups: half-open (start, stop) rows.
-
     """
 
     groups: tuple[Window, ...]
@@ -113,7 +111,6 @@ class EntryPlan:
         zarr_key: the array that the entry reads.
         steps: the entry's window in frames.
         is_cut: whether the end of an annotation span cuts the window off.
-
     """
 
     zarr_key: str
@@ -128,7 +125,6 @@ class BatchPlan:
     Attributes:
         rows: per sample key, the rows of its window at each of the B frames.
         reads: per array, the one read that serves every entry and frame.
-
     """
 
     rows: Mapping[str, Rows]
@@ -150,7 +146,6 @@ def plan_batch(
         frames: (B,) int64, each in [0, total_frames).
         total_frames: the episode's real frames.
         cut_ends: (B,) int64, where cut windows end: one past the last row that they may take.
-
     """
     ends = np.full_like(frames, total_frames)
     rows: dict[str, Rows] = {}

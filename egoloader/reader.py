@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 from numcodecs.abc import Codec
-from zarr.abc.codec import BytesBytesCodec
-from zarr.codecs import ShardingCodec
+from zarr.abc.codec import ArrayBytesCodec, BytesBytesCodec
+from zarr.codecs import ShardingCodec, VLenBytesCodec
 from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import Buffer
 from zarr.storage import LocalStore
@@ -53,7 +53,6 @@ class Reader(Protocol):
 
         Raises:
             ReadError: bytes that can't be turned into rows.
-
         """
         ...
 
@@ -110,7 +109,6 @@ class ChunkGuard:
         Raises:
             MissingChunkError: a chunk is not stored.
             ReadError: a shard is cut short, or its index is broken.
-
         """
         for coords in _touched(plan.groups, layout.shape, layout.object_shape):
             path = f"{key}/{layout.object_path(coords)}"
@@ -120,6 +118,25 @@ class ChunkGuard:
             elif layout.shard_shape is not None and layout.index_is_plain:
                 index = self._index(key, layout, path, signature)
                 self._check_entries(key, layout, plan, coords, path, signature[0], index)
+
+    def blame(self, key: str, layout: ArrayLayout, plan: ReadPlan, error: ReadError) -> ReadError:
+        """Return a reader's error with the byte ranges added that it was to decode."""
+        ranges: list[str] = []
+        for coords in _touched(plan.groups, layout.shape, layout.object_shape):
+            path = f"{key}/{layout.object_path(coords)}"
+            signature = self._folder.signature(path)
+            if signature is None:
+                continue
+            if layout.shard_shape is None or not layout.index_is_plain:
+                ranges.append(f"{path}, bytes 0 to {signature[0]}")
+                continue
+            index = self._index(key, layout, path, signature)
+            for inner in _touched_in_shard(plan.groups, layout, coords):
+                offset, length = (int(n) for n in index[inner])
+                if offset != EMPTY:
+                    ranges.append(f"{path}, bytes {offset} to {offset + length}")
+        shown = "; ".join(ranges[:4]) + ("; …" if len(ranges) > 4 else "")
+        return ReadError(f"{error.message} (in {shown})", episode=error.episode, key=key)
 
     def _refuse_hole(self, key: str, path: str) -> None:
         if self._stamped or self._missing_chunks == "error":
@@ -131,6 +148,13 @@ class ChunkGuard:
             raise MissingChunkError(
                 f"{path} is missing; {way_out}", episode=self._folder.name, key=key
             )
+        if not self._has_metadata(key):
+            # The whole array is out of reach, as when a disk goes away: nothing was left out.
+            raise ReadError(
+                f"{path} can't be reached, and neither can the array's metadata",
+                episode=self._folder.name,
+                key=key,
+            )
         if key not in self._warned:
             self._warned.add(key)
             warnings.warn(
@@ -139,6 +163,10 @@ class ChunkGuard:
                 MissingChunkWarning,
                 stacklevel=2,
             )
+
+    def _has_metadata(self, key: str) -> bool:
+        names = (f"{key}/zarr.json", f"{key}/.zarray")
+        return any(self._folder.signature(name) is not None for name in names)
 
     def _index(
         self, key: str, layout: ArrayLayout, path: str, signature: tuple[int, int]
@@ -221,13 +249,15 @@ def _touched_in_shard(
 
 @dataclasses.dataclass(frozen=True)
 class _Tally(BytesBytesCodec):
-    """Passes a chunk's bytes on and counts the chunk; stands last, so it decodes first."""
+    """Passes a chunk's decompressed bytes on, counts the chunk, and checks its number of items."""
 
     count: Callable[[], None]
+    num_items: int | None
     is_fixed_size = True
 
     async def _decode_single(self, chunk_data: Buffer, _chunk_spec: ArraySpec) -> Buffer:
         self.count()
+        _check_items(chunk_data[:4].to_bytes(), self.num_items)
         return chunk_data
 
     def compute_encoded_size(self, input_byte_length: int, _chunk_spec: ArraySpec) -> int:
@@ -239,30 +269,51 @@ class _TallyFilter(Codec):  # type: ignore[misc]
 
     codec_id = "egoloader_tally"
 
-    def __init__(self, count: Callable[[], None]) -> None:
-        self._count = count
+    def __init__(self, count: Callable[[], None], num_items: int | None) -> None:
+        self._count, self._num_items = count, num_items
 
     def encode(self, buf: Any) -> Any:
         return buf
 
     def decode(self, buf: Any, _out: Any = None) -> Any:
         self._count()
+        _check_items(bytes(memoryview(buf).cast("B")[:4]), self._num_items)
         return buf
 
 
+def _check_items(head: bytes, num_items: int | None) -> None:
+    """Check the head of a `vlen-bytes` chunk; its decoder makes room for as many as it says."""
+    if num_items is not None and int.from_bytes(head, "little") != num_items:
+        found = int.from_bytes(head, "little")
+        raise ValueError(f"a chunk says that it holds {found} rows of bytes, not {num_items}")
+
+
 def _with_tally(metadata: Any, count: Callable[[], None]) -> Any:
-    """Return an array's metadata with a codec added that counts each chunk it decodes."""
+    """Return an array's metadata with a codec added that counts and checks each decoded chunk."""
     if metadata.zarr_format == 2:
         # The filter that comes last in encoding order decodes first, right behind the compressor.
-        filters = (*(metadata.filters or ()), _TallyFilter(count))
-        return dataclasses.replace(metadata, filters=filters)
+        filters = tuple(metadata.filters or ())
+        is_vlen = bool(filters) and filters[-1].codec_id == "vlen-bytes"
+        tally = _TallyFilter(count, math.prod(metadata.chunks) if is_vlen else None)
+        return dataclasses.replace(metadata, filters=(*filters, tally))
     sharding = metadata.codecs[0]
     if not isinstance(sharding, ShardingCodec):
-        return dataclasses.replace(metadata, codecs=(*metadata.codecs, _Tally(count)))
+        shape = metadata.chunk_grid.chunk_shape
+        return dataclasses.replace(metadata, codecs=_insert_tally(metadata.codecs, shape, count))
     inner = ShardingCodec(
         chunk_shape=sharding.chunk_shape,
-        codecs=(*sharding.codecs, _Tally(count)),
+        codecs=_insert_tally(sharding.codecs, sharding.chunk_shape, count),
         index_codecs=sharding.index_codecs,
         index_location=sharding.index_location,
     )
     return dataclasses.replace(metadata, codecs=(inner, *metadata.codecs[1:]))
+
+
+def _insert_tally(
+    codecs: Sequence[Any], chunk_shape: Sequence[int], count: Callable[[], None]
+) -> tuple[Any, ...]:
+    """Put a tally behind the codec that makes bytes of an array, ahead of all compressors."""
+    place = next(n for n, codec in enumerate(codecs) if isinstance(codec, ArrayBytesCodec))
+    is_vlen = isinstance(codecs[place], VLenBytesCodec)
+    tally = _Tally(count, math.prod(chunk_shape) if is_vlen else None)
+    return (*codecs[: place + 1], tally, *codecs[place + 1 :])

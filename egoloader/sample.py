@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable
@@ -14,10 +15,13 @@ import torch
 from egoloader.binding import bind
 from egoloader.cast import cast_rows
 from egoloader.decode import decode_jpeg, jpeg_size
-from egoloader.episode import ANNOTATIONS, ZarrEpisode
+from egoloader.episode import ANNOTATIONS, TIMESTAMP, ZarrEpisode
 from egoloader.errors import (
     EgoloaderError,
+    EpisodeError,
     EpisodeFormatError,
+    FrameError,
+    ReadError,
     SampleError,
     SettingsError,
     near_miss,
@@ -87,6 +91,9 @@ class SampleMaker:
         self._sizes: dict[str, tuple[int, int]] = {}
         self._timestamps: npt.NDArray[np.float64] | None = None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return SampleMaker, (self.episode, self.keymap, self.settings)
+
     def step_times(self, key: str) -> npt.NDArray[np.float64]:
         """Return the steps of an entry's window in seconds relative to the current frame: (n,)."""
         return np.asarray(self._binding.steps[key].offsets / self.episode.fps)
@@ -107,6 +114,8 @@ class SampleMaker:
         Raises:
             EpisodeError: a read, a decode or a transform failed; names episode, key and frame.
         """
+        if len(frames) == 0:
+            return []
         try:
             samples = self._make(frames)
         except EgoloaderError:
@@ -140,7 +149,7 @@ class SampleMaker:
         for transform in self.settings.transforms:
             try:
                 sample = transform(sample)
-            except EgoloaderError:
+            except EpisodeError:
                 raise
             except Exception as error:
                 name = getattr(transform, "__name__", type(transform).__name__)
@@ -211,15 +220,8 @@ class SampleMaker:
         if self._timestamps is None:
             total = self.episode.total_frames
             self._timestamps = np.arange(total, dtype=np.float64) / self.episode.fps
-            if total and self.episode.has("timestamp"):
-                stored = self.episode.fetch("timestamp", ReadPlan(((0, total),)))
-                if stored.dtype.kind not in "iuf" or stored.size != total:
-                    raise EpisodeFormatError(
-                        f"timestamps must be one number a frame, got rows {stored.shape[1:]} of "
-                        f"{stored.dtype}",
-                        episode=self.episode.name,
-                        key="timestamp",
-                    )
+            if total and self.episode.has(TIMESTAMP):
+                stored = self.episode.fetch(TIMESTAMP, ReadPlan(((0, total),)))
                 self._timestamps = stored.astype(np.float64).reshape(total)
         return self._timestamps
 
@@ -237,15 +239,26 @@ class SampleMaker:
         return "; ".join(text for text, start, end in spans if start <= frame < end)
 
     def _stored_size(self, key: str) -> tuple[int, int]:
-        """Return the (height, width) of a camera's frames: as declared, else frame 0's."""
+        """Return the (height, width) of a camera's frames: as declared, else as frames say."""
         if key not in self._sizes:
             feature = (self.episode.header.features or {}).get(key)
             if feature is not None and len(feature.shape) == 3:
                 self._sizes[key] = feature.shape[0], feature.shape[1]
             else:
-                first = self.episode.fetch(key, ReadPlan(((0, 1),)))[0]
-                self._sizes[key] = jpeg_size(first, episode=self.episode.name, key=key, frame=0)
+                self._sizes[key] = self._probe_size(key)
         return self._sizes[key]
+
+    def _probe_size(self, key: str) -> tuple[int, int]:
+        """Return frame 0's (height, width); another frame's where frame 0 is broken."""
+        last = self.episode.total_frames - 1
+        for frame in (0, last // 2):
+            with contextlib.suppress(ReadError, FrameError):
+                return self._size_of(key, frame)
+        return self._size_of(key, last)
+
+    def _size_of(self, key: str, frame: int) -> tuple[int, int]:
+        data = self.episode.fetch(key, ReadPlan(((frame, frame + 1),)))[0]
+        return jpeg_size(data, episode=self.episode.name, key=key, frame=frame)
 
     def _decode(self, key: str, frame: int, data: bytes, out: Pixels) -> None:
         decode_jpeg(

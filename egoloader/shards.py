@@ -34,7 +34,6 @@ def encode_index(offsets: npt.ArrayLike, lengths: npt.ArrayLike) -> bytes:
     Args:
         offsets: (n,) bytes from the shard's start to each chunk, in C order.
         lengths: (n,) bytes of each chunk.
-
     """
     pairs = np.stack([np.asarray(offsets, "<u8"), np.asarray(lengths, "<u8")], axis=1)
     data = pairs.tobytes()
@@ -46,7 +45,6 @@ def decode_index(data: bytes, num_chunks: int, *, has_crc: bool) -> IndexArray:
 
     Raises:
         ValueError: the size is not that of such an index, or the crc32c does not match.
-
     """
     wanted = index_size(num_chunks, has_crc=has_crc)
     if len(data) != wanted:

@@ -17,7 +17,7 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore, WrapperStore
 
 from egoloader.counts import KeyCounts, ReadCounts
-from egoloader.errors import EpisodeFormatError
+from egoloader.errors import EpisodeFormatError, ReadError
 
 __all__ = ["MAX_METADATA_BYTES", "CountingStore", "EpisodeFolder"]
 
@@ -32,7 +32,6 @@ class EpisodeFolder:
         root: the episode's folder.
         name: what errors call the episode.
         counts: where requests and bytes are added.
-
     """
 
     def __init__(self, root: Path, name: str, counts: ReadCounts) -> None:
@@ -44,7 +43,6 @@ class EpisodeFolder:
         Raises:
             EpisodeFormatError: the file is too large, is no JSON, or is no object.
             OSError: the file is there but can't be read.
-
         """
         try:
             with (self.root / path).open("rb") as file:
@@ -74,10 +72,22 @@ class EpisodeFolder:
         return stat.st_size, stat.st_mtime_ns
 
     def read_range(self, key: str, path: str, start: int, stop: int) -> bytes:
-        """Return bytes [start, stop) of a stored object of array `key`, fewer at the file's end."""
-        with (self.root / path).open("rb") as file:
-            file.seek(start)
-            data = file.read(stop - start)
+        """Return bytes [start, stop) of a stored object of array `key`, fewer at the file's end.
+
+        Raises:
+            ReadError: the file can't be opened or read.
+
+        """
+        try:
+            with (self.root / path).open("rb") as file:
+                file.seek(start)
+                data = file.read(stop - start)
+        except OSError as error:
+            raise ReadError(
+                f"{path}, bytes {start} to {stop} can't be read: {error}",
+                episode=self.name,
+                key=key,
+            ) from error
         self._counts.add(key, KeyCounts(requests=1, bytes=len(data)))
         return data
 

@@ -24,7 +24,6 @@ class Steps:
             `i % stride`, the oldest one that the stride reaches (frame 0 for stride 1).
         has_time_axis: whether the sample keeps the axis of n.
         is_horizon: whether the window is a forward chunk, which an annotation may cut off.
-
     """
 
     offsets: IntArray
@@ -40,7 +39,6 @@ class Rows:
     Attributes:
         rows: (B, n) int64, each within the episode.
         is_pad: (B, n) bool, true where the step was clamped or padded.
-
     """
 
     rows: IntArray
@@ -74,7 +72,6 @@ def entry_rows(steps: Steps, frames: IntArray, ends: IntArray) -> Rows:
         frames: (B,) int64 frame indices, each within [0, end).
         ends: (B,) int64, one past the last real row for each frame: `total_frames`, or the end of
             the annotation span that cuts the window off.
-
     """
     rows = frames[:, None] + steps.offsets
     last = (ends - 1)[:, None]

@@ -74,9 +74,9 @@ def masked_l1(predicted: torch.Tensor, target: torch.Tensor, is_pad: torch.Tenso
         target: (B, H, D).
         is_pad: (B, H) bool, true where a step is padding and takes no part.
     """
-    real = ~is_pad
-    error = (predicted - target).abs().mean(dim=-1)
-    return torch.where(real, error, 0.0).sum() / real.sum().clamp(min=1)
+    # Filled before the norm: a NaN behind the episode's end must not reach the gradient either.
+    error = (predicted - target).masked_fill(is_pad[..., None], 0.0).abs().mean(dim=-1)
+    return error.sum() / (~is_pad).sum().clamp(min=1)
 
 
 class ImageEncoder(nn.Module):

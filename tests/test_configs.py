@@ -1,0 +1,146 @@
+"""Every config composes and builds; what is built gets plain Python containers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning
+import pytest
+from omegaconf import DictConfig, ListConfig
+
+from egoloader import KeyMap
+from egoloader.datamodule import EpisodeDataModule
+from egoloader.errors import ConfigError, KeyMapError
+from egoloader.train.config import compose, config_dir, make, sample_folder
+from egoloader.train.policy import ActionChunkPolicy
+from egoloader.train.spec import SampleSpec
+
+CHOICES = sorted(
+    (path.parent.name, path.stem)
+    for path in config_dir().rglob("*.yaml")
+    if path.parent != config_dir()
+)
+# What a choice leaves for the user to give.
+NEEDED = {
+    ("data", "folder"): [f"data.folder={sample_folder()}"],
+    ("keymap", "state_action"): ["keymap.state=[obs_ee_pose]"],
+}
+
+
+def all_inside(value: Any, seen: set[int]) -> list[Any]:
+    """Return every object that can be reached from a value, by containers and attributes."""
+    if id(value) in seen or isinstance(value, str | bytes | int | float | bool | None | type):
+        return []
+    seen.add(id(value))
+    found = [value]
+    if isinstance(value, dict):
+        children = [*value.keys(), *value.values()]
+    elif isinstance(value, list | tuple | set | frozenset):
+        children = list(value)
+    else:
+        children = list(getattr(value, "__dict__", {}).values())
+        children += [getattr(value, name, None) for name in getattr(value, "__slots__", ())]
+    for child in children:
+        found += all_inside(child, seen)
+    return found
+
+
+def test_the_tree_is_what_it_was() -> None:
+    groups = {group for group, _ in CHOICES}
+    assert groups == {"callbacks", "data", "keymap", "logger", "model", "trainer"}
+    assert ("keymap", "human") in CHOICES
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_choice_composes_and_builds(group: str, choice: str, tmp_path: Path) -> None:
+    overrides = [f"{group}={choice}", f"output_dir={tmp_path}", *NEEDED.get((group, choice), [])]
+    config = compose(overrides)
+    if group in ("callbacks", "logger"):
+        built = [make(node) for node in config[group].values()]
+        assert built
+    elif group == "model":
+        spec = SampleSpec({"camera": 1}, {"state": 7}, {"action": (4, 2)})
+        assert isinstance(make(config.model)({"arm": spec}), ActionChunkPolicy)
+    elif group == "trainer":
+        assert isinstance(make(config.trainer, logger=False), lightning.Trainer)
+    else:
+        built = make(config[group])
+        wanted = {"data": EpisodeDataModule, "keymap": KeyMap}
+        assert isinstance(built, wanted.get(group, object))
+
+
+@pytest.mark.parametrize("choice", [name for group, name in CHOICES if group == "keymap"])
+def test_case_36_built_keymaps_hold_no_config_containers(choice: str) -> None:
+    keymap = make(compose([f"keymap={choice}", *NEEDED.get(("keymap", choice), [])]).keymap)
+    inside = all_inside(keymap, set())
+    assert len(inside) > len(keymap)
+    assert not [one for one in inside if isinstance(one, DictConfig | ListConfig)]
+
+
+def test_case_36_the_data_module_gets_plain_containers() -> None:
+    config = compose(["data.filters={embodiment: [sawyer], task_name: pick_place}"])
+    data = make(config.data)
+    inside = all_inside(data._options, set())
+    assert data._options["filters"] == {"embodiment": ["sawyer"], "task_name": "pick_place"}
+    assert not [one for one in inside if isinstance(one, DictConfig | ListConfig)]
+
+
+def test_a_keymap_per_embodiment(tmp_path: Path) -> None:
+    keymap = "{_target_: egoloader.human_keymap, masks: true}"
+    config = compose(["~keymap", f"+keymap={{human: {keymap}, other: {keymap}}}"])
+    built = make(config.data)._keymap
+    assert type(built) is dict
+    assert set(built) == {"human", "other"}
+    assert all(isinstance(one, KeyMap) for one in built.values())
+
+
+def test_overriding_a_keymap() -> None:
+    plain = make(compose(["keymap=human"]).keymap)
+    lagged = make(compose(["keymap=human", "keymap.image_history_gap_s=0.1"]).keymap)
+    assert set(lagged) - set(plain) == {"observations.images.front_img_1_hist"}
+    assert lagged["observations.images.front_img_1_hist"].lag_s == 0.1
+
+
+def test_case_34_one_field_of_a_dotted_key_in_dict_form() -> None:
+    before = make(compose(["keymap=entries"]).keymap)
+    override = "keymap.entries={observation.state: {history: 8}}"
+    after = make(compose(["keymap=entries", override]).keymap)
+    assert list(after) == list(before)
+    assert after["observation.state"].history == 8
+    assert after["observation.state"].zarr_key == before["observation.state"].zarr_key
+    assert {k: v for k, v in after.items() if k != "observation.state"} == {
+        k: v for k, v in before.items() if k != "observation.state"
+    }
+
+
+def test_case_34_the_unescaped_form_says_how() -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(["keymap=entries", "keymap.entries.observation.state.history=8"])
+    assert "observation.state" in str(caught.value)
+    assert "keymap.entries={observation.state: {history: 4}}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["keymap.image_histroy_gap_s=0.1"], "did you mean 'image_history_gap_s'"),
+        (["keymap=humna"], "no keymap=humna; did you mean 'human'"),
+        (["trainer.max_epoch=3"], "did you mean 'max_epochs'"),
+        (["modle=policy"], "did you mean 'model'"),
+        (["nonsense"], "missing EQUAL"),
+    ],
+)
+def test_typos_name_the_near_miss(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compose(overrides)
+
+
+def test_what_a_built_object_refuses_comes_through_unchanged() -> None:
+    with pytest.raises(KeyMapError, match="horizon must be a whole number"):
+        make(compose(["keymap.horizon=0"]).keymap)
+
+
+def test_an_option_that_must_be_given() -> None:
+    with pytest.raises(ConfigError, match=r"data\.folder is not set"):
+        make(compose(["data=folder"]).data)

@@ -1,0 +1,268 @@
+"""The data module: batches per embodiment, one position, validation that costs nothing unused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from egoloader import EpisodeDataModule, EpisodeWriter, KeyMap, KeySpec, human_keymap
+from egoloader.errors import SettingsError
+from tests.episodes import pictures, ramp, write_human
+
+HUMAN = human_keymap("cartesian", horizon=4, masks=True)
+ARM = KeyMap(
+    {
+        "camera": KeySpec(zarr_key="images.front_1", key_type="camera_keys"),
+        "joints": KeySpec(zarr_key="joints", key_type="proprio_keys"),
+        "command": KeySpec(zarr_key="joints", key_type="action_keys", horizon=3, mask=True),
+    }
+)
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*does not have many workers:UserWarning",
+    "ignore:.*isinstance.treespec:FutureWarning",
+    "ignore:.*isinstance.treespec:UserWarning",
+    "ignore:Be aware that when using `ckpt_path`:UserWarning",
+)
+
+
+def write_arm(path: Path, total: int) -> None:
+    EpisodeWriter.write(
+        path,
+        numeric={"joints": ramp(total, 5)},
+        images={"images.front_1": pictures(total)},
+        fps=20,
+        embodiment="arm",
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("episodes")
+    for number, total in enumerate((13, 17, 11, 9, 10)):
+        write_human(root / f"human_{number}.zarr", total)
+        write_arm(root / f"arm_{number}.zarr", total + 7)
+    return root
+
+
+def ids(batch: dict[str, Any]) -> list[tuple[str, int]]:
+    return list(zip(batch["episode"], batch["frame_index"].tolist(), strict=True))
+
+
+def module(folder: Path, **options: Any) -> EpisodeDataModule:
+    keymaps = {"human": HUMAN, "arm": ARM}
+    data = EpisodeDataModule(folder, keymaps, **{"batch_size": 4, "seed": 3, **options})
+    data.setup("fit")
+    return data
+
+
+def test_one_batch_of_every_embodiment_a_step(folder: Path) -> None:
+    data = module(folder)
+    loader = data.train_dataloader()
+    sizes = {name: len(source) for name, source in data.sources.items()}
+    assert len(loader) == max(-(-size // 4) for size in sizes.values())
+    batches = list(loader)
+    assert len(batches) == len(loader)
+    assert all(batch.keys() == {"human", "arm"} for batch in batches)
+    assert all(set(batch["arm"]["embodiment"]) == {"arm"} for batch in batches)
+    longest = max(sizes, key=lambda name: sizes[name])
+    drawn = [one for batch in batches for one in ids(batch[longest])]
+    assert len(drawn) == len(set(drawn)) == sizes[longest]
+
+
+def test_a_shorter_source_covers_every_pass_of_its_own(folder: Path) -> None:
+    data = module(folder)
+    loader = data.train_dataloader()
+    short = min(data.sources, key=lambda name: len(data.sources[name]))
+    frames = len(data.sources[short])
+    drawn = [one for _ in range(4) for batch in loader for one in ids(batch[short])]
+    for start in range(0, len(drawn) - frames + 1, frames):
+        assert len(set(drawn[start : start + frames])) == frames
+
+
+def test_values_are_the_episodes_own(folder: Path) -> None:
+    batch = next(iter(module(folder).train_dataloader()))["arm"]
+    expected = 1000.0 * batch["frame_index"][:, None] + torch.arange(5)
+    assert torch.equal(batch["joints"], expected)
+    assert batch["camera"].shape == (4, 3, 16, 24)
+
+
+def test_epochs_differ_and_runs_repeat(folder: Path) -> None:
+    def drawn(data: EpisodeDataModule, epochs: int) -> list[list[tuple[str, int]]]:
+        loader = data.train_dataloader()
+        return [
+            [one for batch in loader for name in batch for one in ids(batch[name])]
+            for _ in range(epochs)
+        ]
+
+    first, second = drawn(module(folder), 2), drawn(module(folder), 2)
+    assert first == second
+    assert first[0] != first[1]
+
+
+def test_iter_is_idempotent_and_restoring_goes_on_at_every_position(folder: Path) -> None:
+    whole = module(folder).train_dataloader()
+    steps = 2 * len(whole)
+    order = [{name: ids(batch[name]) for name in batch} for _ in range(2) for batch in whole]
+    assert len(order) == steps
+    data = module(folder)
+    for position in range(steps - 1):
+        state = data.state_dict()
+        other = module(folder)
+        other.load_state_dict(state)
+        iter(other.train_dataloader())
+        upcoming = next(iter(other.train_dataloader()))
+        assert {name: ids(upcoming[name]) for name in upcoming} == order[position]
+        next(iter(data.train_dataloader()))
+
+
+def test_resume_is_refused_when_data_or_order_changed(folder: Path) -> None:
+    state = module(folder).state_dict()
+    with pytest.raises(SettingsError, match="batch_size was 4 and is 5"):
+        module(folder, batch_size=5).load_state_dict(state)
+    with pytest.raises(SettingsError, match="seed was 3 and is 4"):
+        module(folder, seed=4).load_state_dict(state)
+    with pytest.raises(SettingsError, match="episodes was"):
+        module(folder, percent=50).load_state_dict(state)
+    late = EpisodeDataModule(folder, {"human": HUMAN, "arm": ARM}, batch_size=5, seed=3)
+    late.load_state_dict(state)
+    with pytest.raises(SettingsError, match="batch_size"):
+        late.setup("fit")
+
+
+def test_an_embodiment_without_episodes_is_refused_by_name(folder: Path) -> None:
+    data = EpisodeDataModule(folder, {"human": HUMAN, "arm": ARM, "eva": HUMAN})
+    with pytest.raises(SettingsError, match="embodiment 'eva' has a keymap and no episode"):
+        data.setup("fit")
+    only = EpisodeDataModule(folder, {"human": HUMAN, "arm": ARM}, filters={"embodiment": "arm"})
+    with pytest.raises(SettingsError, match="'human'"):
+        only.setup("fit")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 0},
+        {"batch_size": 2.5},
+        {"num_workers": -1},
+        {"seed": -1},
+        {"combine": "al"},
+        {"valid_ratio": 1.5},
+        {"valid_ratio": "a"},
+    ],
+)
+def test_wrong_options(folder: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError):
+        module(folder, **options)
+
+
+def test_validation_has_every_frame_once_and_shares_no_episode(folder: Path) -> None:
+    data = module(folder)
+    batches = list(data.val_dataloader())
+    assert len(batches) == len(data.val_dataloader())
+    drawn = [one for batch in batches for name in batch for one in ids(batch[name])]
+    assert len(drawn) == len(set(drawn)) > 0
+    trained = {e.name for source in data.sources.values() for e in source.episodes}
+    assert not trained & {name for name, _ in drawn}
+    assert module(folder, valid_ratio=0).val_dataloader() == []
+
+
+def test_workers_give_the_same_batches(folder: Path) -> None:
+    plain = module(folder).train_dataloader()
+    workers = module(folder, num_workers=2).train_dataloader()
+    for one, other in zip(plain, workers, strict=True):
+        for name in one:
+            assert ids(one[name]) == ids(other[name])
+            assert all(
+                torch.equal(one[name][key], other[name][key])
+                for key in one[name]
+                if isinstance(one[name][key], torch.Tensor)
+            )
+
+
+class Recorder(lightning.LightningModule):
+    """Trains one number, and writes down which frames it was shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.seen: list[list[tuple[str, int]]] = []
+        self.validated = 0
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        self.seen.append([one for name in sorted(batch) for one in ids(batch[name])])
+        return self.weight * 1.0
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.validated += 1
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def trainer(root: Path, **options: Any) -> lightning.Trainer:
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    return lightning.Trainer(
+        accelerator="cpu",
+        default_root_dir=root,
+        num_sanity_val_steps=0,
+        enable_checkpointing="callbacks" in options,
+        **quiet,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("stop", [1, 5, 8, 11])
+def test_a_resumed_fit_goes_on_with_the_next_unseen_batch(
+    folder: Path, tmp_path: Path, stop: int
+) -> None:
+    whole = Recorder()
+    trainer(tmp_path, max_epochs=2).fit(whole, datamodule=module(folder))
+    steps = len(whole.seen)
+    assert stop < steps
+
+    first = Recorder()
+    keep = ModelCheckpoint(tmp_path, filename="at", every_n_train_steps=stop, save_top_k=1)
+    trainer(tmp_path, max_steps=stop, max_epochs=2, callbacks=[keep]).fit(
+        first, datamodule=module(folder)
+    )
+    second = Recorder()
+    trainer(tmp_path, max_epochs=2).fit(
+        second, datamodule=module(folder), ckpt_path=tmp_path / "at.ckpt"
+    )
+    assert first.seen + second.seen == whole.seen
+
+
+def test_inactive_validation_decodes_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[str] = []
+    import egoloader.sample as sample
+
+    original = sample.decode_jpeg
+
+    def spy(*args: Any, **kwargs: Any) -> None:
+        decoded.append(kwargs["episode"])
+        original(*args, **kwargs)
+
+    monkeypatch.setattr(sample, "decode_jpeg", spy)
+    data, recorder = module(folder), Recorder()
+    trainer(tmp_path, max_epochs=1, limit_val_batches=0).fit(recorder, datamodule=data)
+    trained = {e.name for source in data.sources.values() for e in source.episodes}
+    assert decoded
+    assert set(decoded) <= trained
+    assert recorder.validated == 0
+    trainer(tmp_path, max_epochs=1).fit(recorder, datamodule=module(folder))
+    assert recorder.validated > 0
+    assert set(decoded) > trained
+
+
+def test_several_processes_are_refused(folder: Path) -> None:
+    data = module(folder)
+    data.trainer = type("Trainer", (), {"world_size": 2})()  # type: ignore[assignment]
+    with pytest.raises(SettingsError, match="runs 2 processes"):
+        data.setup("fit")

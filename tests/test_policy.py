@@ -1,0 +1,161 @@
+"""The policy: its loss leaves padding out, its shapes follow the spec, it learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from egoloader import MultiDataset, ZarrDataset, collate, human_keymap
+from egoloader.errors import SettingsError
+from egoloader.train.policy import ActionChunkPolicy, PolicySettings, masked_l1
+from egoloader.train.spec import SampleSpec, describe
+from tests.episodes import write_human
+
+SMALL = {"width": 16, "heads": 2, "layers": 1}
+SPEC = SampleSpec({"front": 1, "front_mem": 2}, {"pose": 12}, {"arm": (4, 3), "hand": (2, 1)})
+
+
+def make_batch(size: int, *, fps: float = 30.0) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "front": torch.randint(256, (size, 3, 32, 48), dtype=torch.uint8, generator=generator),
+        "front_mem": torch.randint(
+            256, (size, 2, 3, 32, 48), dtype=torch.uint8, generator=generator
+        ),
+        "pose": torch.randn(size, 4, 3, generator=generator),
+        "arm": torch.randn(size, 4, 3, generator=generator),
+        "arm_is_pad": torch.zeros(size, 4, dtype=torch.bool),
+        "hand": torch.randn(size, 2, 1, generator=generator),
+        "hand_is_pad": torch.zeros(size, 2, dtype=torch.bool),
+        "fps": torch.full((size,), fps),
+        "frame_index": torch.arange(size),
+    }
+
+
+def test_masked_l1_is_the_mean_over_real_steps() -> None:
+    predicted = torch.tensor([[[1.0, 3.0], [100.0, 100.0]], [[0.0, 0.0], [4.0, 0.0]]])
+    target = torch.zeros_like(predicted)
+    is_pad = torch.tensor([[False, True], [False, False]])
+    # Real steps: (1 + 3) / 2, 0, (4 + 0) / 2.
+    assert masked_l1(predicted, target, is_pad).item() == pytest.approx((2 + 0 + 2) / 3)
+    assert masked_l1(predicted, target, torch.ones(2, 2, dtype=torch.bool)).item() == 0.0
+
+
+def test_no_gradient_comes_from_padded_steps_even_where_they_are_nan() -> None:
+    predicted = torch.randn(2, 3, 4, requires_grad=True)
+    target = torch.randn(2, 3, 4)
+    is_pad = torch.tensor([[False, False, True], [False, True, True]])
+    target[is_pad] = torch.nan
+    masked_l1(predicted, target, is_pad).backward()
+    assert predicted.grad is not None
+    assert (predicted.grad[is_pad] == 0).all()
+    assert (predicted.grad[~is_pad] != 0).all()
+
+
+def test_what_is_padded_does_not_move_the_loss() -> None:
+    torch.manual_seed(0)
+    policy, batch = ActionChunkPolicy({"arm": SPEC}, **SMALL), make_batch(3)
+    batch["arm_is_pad"][:, 2:] = True
+    before = policy._loss("arm", batch)
+    batch["arm"][:, 2:] += 7.0
+    assert torch.equal(policy._loss("arm", batch), before)
+    batch["arm"][:, :2] += 7.0
+    assert not torch.equal(policy._loss("arm", batch), before)
+
+
+def test_shapes_follow_the_spec() -> None:
+    policy = ActionChunkPolicy({"arm": SPEC}, **SMALL)
+    out = policy("arm", make_batch(5))
+    assert {key: tuple(value.shape) for key, value in out.items()} == {
+        "arm": (5, 4, 3),
+        "hand": (5, 2, 1),
+    }
+    blind = ActionChunkPolicy({"a": SampleSpec({}, {"pose": 12}, {"arm": (4, 3)})}, **SMALL)
+    assert blind("a", make_batch(2))["arm"].shape == (2, 4, 3)
+    with pytest.raises(SettingsError, match="built for \\['arm'\\], not for 'leg'"):
+        policy("leg", make_batch(1))
+
+
+@pytest.mark.parametrize("changed", ["front", "front_mem", "pose", "fps"])
+def test_every_input_reaches_the_actions(changed: str) -> None:
+    torch.manual_seed(0)
+    policy, batch = ActionChunkPolicy({"arm": SPEC}, **SMALL).eval(), make_batch(2)
+    before = policy("arm", batch)["arm"]
+    batch[changed] = 255 - batch[changed] if "front" in changed else batch[changed] * 3
+    assert (policy("arm", batch)["arm"] - before).abs().max() > 1e-6
+
+
+def test_floats_and_bytes_of_one_image_give_one_action() -> None:
+    policy, batch = ActionChunkPolicy({"arm": SPEC}, **SMALL).eval(), make_batch(2)
+    as_float = {**batch, "front": batch["front"] / 255, "front_mem": batch["front_mem"] / 255}
+    assert torch.allclose(policy("arm", batch)["arm"], policy("arm", as_float)["arm"])
+
+
+def test_it_learns_a_batch_by_heart() -> None:
+    torch.manual_seed(0)
+    policy, batch = ActionChunkPolicy({"arm": SPEC}, **SMALL), make_batch(4)
+    optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
+    first = policy._loss("arm", batch).item()
+    for _ in range(120):
+        optimizer.zero_grad()
+        loss = policy._loss("arm", batch)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.5 * first
+
+
+def test_the_rate_rises_and_falls() -> None:
+    policy = ActionChunkPolicy({"arm": SPEC}, **SMALL, warmup=0.1)
+    rates = [policy._rate(step, 100) for step in range(101)]
+    assert rates[0] == pytest.approx(0.1)
+    assert max(rates) == rates[10] == pytest.approx(1.0)
+    assert rates[:10] == sorted(rates[:10])
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[100] == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"width": 0},
+        {"width": 10, "heads": 4},
+        {"dropout": 1.0},
+        {"learning_rate": 0.0},
+        {"weight_decay": -1.0},
+        {"warmup": 1.0},
+    ],
+)
+def test_wrong_settings(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=r"model\."):
+        PolicySettings(**wrong)
+
+
+def test_describe_reads_shapes_from_a_sample(tmp_path: Path) -> None:
+    write_human(tmp_path / "a.zarr", 12)
+    keymap = human_keymap("cartesian", horizon=5, proprio_history=3, image_memory=2, masks=True)
+    source = MultiDataset.from_folder(tmp_path, keymap)
+    spec = describe({"human": source})["human"]
+    front = "observations.images.front_img_1"
+    assert spec.cameras == {front: 1, f"{front}_mem": 2}
+    assert spec.states == {"left.obs_ee_pose": 21, "right.obs_ee_pose": 21, "obs_head_pose": 7}
+    assert spec.actions == {"left.action_ee_pose": (5, 7), "right.action_ee_pose": (5, 7)}
+    dataset = ZarrDataset(tmp_path / "a.zarr", keymap)
+    batch = collate([dataset[0], dataset[11]])
+    policy = ActionChunkPolicy({"human": spec}, **SMALL)
+    assert policy("human", batch)["left.action_ee_pose"].shape == (2, 5, 7)
+
+
+def test_describe_refuses_actions_without_masks_or_without_actions(tmp_path: Path) -> None:
+    write_human(tmp_path / "a.zarr", 12)
+    unmasked = MultiDataset.from_folder(tmp_path, human_keymap("cartesian"))
+    with pytest.raises(SettingsError, match="padded steps would be learned"):
+        describe({"human": unmasked})
+    states = {"pose": {"zarr_key": "obs_head_pose", "key_type": "proprio_keys"}}
+    from egoloader import KeyMap
+
+    blind = MultiDataset.from_folder(tmp_path, KeyMap.from_config(states))
+    with pytest.raises(SettingsError, match="no action_keys entry"):
+        describe({"human": blind})
