@@ -1,0 +1,320 @@
+"""The benches' own honesty: turns, ratios, answers checked, tables made from the JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bench import reads
+from bench.__main__ import main
+from bench.configs import measure_configs
+from bench.machine import describe_machine
+from bench.pairing import Contender, Spread, Timings, WrongAnswerError, measure
+from bench.recordings import CAMERA, JpegSizeError, make_jpegs
+from bench.result import CountRow, Result, load, save, time_rows
+from bench.table import write_tables
+from bench.zarr_samples import per_entry
+
+RESULTS = Path(__file__).parents[1] / "bench" / "results"
+KEY, ENTRY, SPAN = "one read per key", "one read per entry", "plain union span"
+
+
+class Clock:
+    """Stands still until a contender moves it on; keeps who was asked what."""
+
+    def __init__(self) -> None:
+        self.now, self.asked = 1_000_000, []
+
+    def __call__(self) -> int:
+        return self.now
+
+    def contender(
+        self, name: str, cost: Callable[[int], int], answer: Callable[[int], int] = abs
+    ) -> Contender[int, int]:
+        def reply(question: int) -> int:
+            self.asked.append((name, question))
+            self.now += cost(question)
+            return answer(question)
+
+        return Contender(name, reply)
+
+
+def differ(reference: int, answer: int) -> str | None:
+    return None if reference == answer else f"{answer}, not {reference}"
+
+
+def test_order_rotates_and_the_rehearsal_comes_first() -> None:
+    clock = Clock()
+    contenders = [clock.contender(name, lambda _: 1) for name in "abc"]
+    measure(contenders, [1, 2, 3, 4], differ, rehearsal=[9], clock=clock)
+    turns = ["".join(name for name, _ in clock.asked[at : at + 3]) for at in range(0, 15, 3)]
+    assert turns == ["abc", "abc", "bca", "cab", "abc"]
+    assert [question for _, question in clock.asked[::3]] == [9, 1, 2, 3, 4]
+
+
+def test_times_are_each_contenders_own_and_ratios_are_paired() -> None:
+    clock = Clock()
+    contenders = [
+        clock.contender("first", lambda q: q * 1_000_000),
+        clock.contender("thrice", lambda q: 3 * q * 1_000_000),
+    ]
+    timings = measure(contenders, [1, 2, 10], differ, rehearsal=[100], clock=clock)
+    assert timings.nanoseconds.tolist() == [
+        [1_000_000, 3_000_000],
+        [2_000_000, 6_000_000],
+        [10_000_000, 30_000_000],
+    ]
+    assert timings.milliseconds("first").median == 2
+    assert timings.milliseconds("first").p90 == pytest.approx(8.4)
+    assert timings.ratio("thrice") == Spread(3, 3, 3)  # the rounds differ tenfold, no ratio does
+    assert timings.ratio("first") == Spread(1, 1, 1)
+
+
+def test_the_median_of_ratios_is_not_the_ratio_of_medians() -> None:
+    timings = Timings(("a", "b"), np.array([[1, 4], [2, 2], [4, 4]]))
+    assert timings.ratio("b").median == 1
+    assert timings.milliseconds("b").median / timings.milliseconds("a").median == 2
+
+
+def test_spread_interpolates() -> None:
+    assert Spread.of(range(11)) == Spread(5, 1, 9)
+
+
+@pytest.mark.parametrize("wrong_at", [0, 5], ids=["rehearsed", "timed"])
+def test_a_wrong_answer_is_refused(wrong_at: int) -> None:
+    clock = Clock()
+    contenders = [
+        clock.contender("right", lambda _: 1),
+        clock.contender("swift", lambda _: 0, lambda q: -1 if q == wrong_at else q),
+    ]
+    with pytest.raises(WrongAnswerError, match=rf"'swift' .* {wrong_at} .*'right': -1, not"):
+        measure(contenders, [4, 5], differ, rehearsal=[0], clock=clock)
+    assert ("right", 4) not in clock.asked or wrong_at == 5
+
+
+def test_too_few_or_ambiguous_contenders_are_refused() -> None:
+    clock = Clock()
+    a, b = (clock.contender(name, lambda _: 1) for name in "ab")
+    for contenders in ([a], [a, b, a]):
+        with pytest.raises(ValueError, match="at least two contenders, each of its own name"):
+            measure(contenders, [1], differ, rehearsal=[1], clock=clock)
+    for questions, rehearsal in (([], [1]), ([1], [])):
+        with pytest.raises(ValueError, match="at least one question"):
+            measure([a, b], questions, differ, rehearsal=rehearsal, clock=clock)
+
+
+SAMPLE = {"state": torch.tensor([1.0, 2.0]), "image": b"jpeg"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, None),
+        ({"extra": 1}, None),
+        ({"state": torch.tensor([1.0, 2.5])}, "'state' holds other numbers"),
+        ({"state": torch.tensor([1.0, 2.0], dtype=torch.float64)}, "'state' is torch.float64"),
+        ({"state": torch.tensor([[1.0, 2.0]])}, r"'state' is torch.float32 (1, 2)"),
+        ({"image": b"gepj"}, "'image' holds other bytes"),
+        ({"image": torch.zeros(1)}, "'image' is a Tensor, not a bytes"),
+    ],
+)
+def test_samples_differ_where_they_do(change: dict[str, Any], said: str | None) -> None:
+    difference = reads.difference(("state", "image"), SAMPLE, SAMPLE | change)
+    assert (difference or "").startswith(said or "")
+    assert (difference is None) == (said is None)
+    assert reads.difference(("state", "image"), SAMPLE, {"image": b"jpeg"}) == "no 'state'"
+
+
+def a_result(name: str = "shapes") -> Result:
+    timings = Timings(("ours", "theirs"), np.array([[1, 2], [1, 3], [1, 4]]) * 1_234_567)
+    counts = [
+        CountRow("T = 5", who, {"rows": rows, "bytes": 98_765}, {"state": {"rows": rows}})
+        for who, rows in (("ours", 3), ("theirs", 4321))
+    ]
+    times = time_rows("T = 5", "warm", timings)
+    return Result(name, "Which?", {"cpu": "abacus"}, {"size": (4, 6)}, tuple(counts), tuple(times))
+
+
+def test_a_result_survives_its_json(tmp_path: Path) -> None:
+    path = save(a_result(), tmp_path / "results")
+    assert path == tmp_path / "results" / "shapes.json"
+    content = load(path)
+    assert content["machine"] == {"cpu": "abacus"}
+    assert content["settings"] == {"size": [4, 6]}
+    assert content["counts"][1]["arrays"] == {"state": {"rows": 4321}}
+    assert content["times"][1] == {
+        "case": "T = 5",
+        "cache": "warm",
+        "contender": "theirs",
+        "n": 3,
+        "ms": {"median": 3.704, "p10": 2.716, "p90": 4.691},
+        "ratio": {"median": 3.0, "p10": 2.2, "p90": 3.8},
+    }
+
+
+def test_the_tables_are_made_from_the_json(tmp_path: Path) -> None:
+    save(a_result("b"), tmp_path)
+    path = save(a_result("a"), tmp_path)
+    path.write_text(path.read_text().replace("4321", "1234567"))
+    text = write_tables(tmp_path).read_text()
+    assert text.index("## a") < text.index("## b")
+    assert "| case | contender | rows | bytes |" in text
+    assert "| T = 5 | theirs | 1,234,567 | 98,765 |" in text
+    assert "| T = 5 | theirs | 4,321 | 98,765 |" in text
+    assert "| case | n | ours, ms | theirs | cache |" in text
+    line = "| T = 5 | 3 | **1.24** (1.24 to 1.24) | **3.00** (2.20 to 3.80) | warm |"
+    assert text.count(line) == 2
+    assert "Settings: size: 4, 6." in text
+    assert "Machine: cpu: abacus." in text
+
+
+def test_cases_of_other_contenders_get_a_table_of_their_own(tmp_path: Path) -> None:
+    path = save(a_result(), tmp_path)
+    content = json.loads(path.read_text())
+    content["times"] += [row | {"case": "T = 6"} for row in content["times"]]
+    content["times"] += [
+        row | {"case": "T = 7", "contender": row["contender"].upper()}
+        for row in content["times"][:2]
+    ]
+    path.write_text(json.dumps(content))
+    text = write_tables(tmp_path).read_text()
+    assert text.count("| case | n | ours, ms | theirs | cache |") == 1
+    assert text.count("| case | n | OURS, ms | THEIRS | cache |") == 1
+
+
+def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="run scripts/bench"):
+        write_tables(tmp_path)
+    (tmp_path / "odd.json").write_text('{"name": "odd"}')
+    with pytest.raises(ValueError, match=r"odd\.json holds no result"):
+        write_tables(tmp_path)
+
+
+def test_the_machine_is_described() -> None:
+    machine = describe_machine(["numpy"])
+    assert machine["versions"] == {"numpy": np.__version__}
+    assert {"cpu", "cores", "memory_gib", "kernel", "python", "date"} < machine.keys()
+
+
+def test_the_committed_tables_are_those_of_the_committed_json(tmp_path: Path) -> None:
+    for path in RESULTS.glob("*.json"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    assert write_tables(tmp_path).read_text() == (RESULTS / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def measured() -> Result:
+    return reads.measure_reads(
+        reads.Settings(
+            total_frames=(40, 350),
+            gaps_s=(0.1, 0.5, 2.0),
+            rounds=2,
+            size=(24, 40),
+            jpeg_bytes=(500, 5000),
+        )
+    )
+
+
+def count(result: Result, case: str, contender: str) -> CountRow:
+    (row,) = (row for row in result.counts if (row.case, row.contender) == (case, contender))
+    return row
+
+
+@pytest.mark.parametrize("contender", ["egoloader", KEY])
+def test_one_read_per_key_reads_what_the_windows_hold(measured: Result, contender: str) -> None:
+    row = count(measured, "T = 350", contender)
+    # Frame 175: rows 172 to 204 of four arrays, across two chunks; one row of pose and camera.
+    assert {key: cost["rows"] for key, cost in row.arrays.items()} == {
+        "images.front_1": 1,
+        "left.obs_keypoints": 33,
+        "left.obs_wrist_pose": 33,
+        "obs_head_pose": 1,
+        "right.obs_keypoints": 33,
+        "right.obs_wrist_pose": 33,
+    }
+    assert (row.counts["reads"], row.counts["rows"], row.counts["chunks"]) == (6, 134, 10)
+
+
+def test_one_read_per_entry_decodes_chunks_again(measured: Result) -> None:
+    row = count(measured, "T = 350", ENTRY)
+    # Four histories of 4 rows in one chunk each, four horizons of 30 rows in two, pose and camera.
+    assert (row.counts["reads"], row.counts["rows"], row.counts["chunks"]) == (10, 138, 14)
+    assert row.counts["requests"] == 14 + 10  # every access reads the shard's index again
+
+
+@pytest.mark.parametrize(("gap", "span"), [(0.1, 4), (0.5, 16), (2.0, 61)])
+def test_image_history_costs_two_jpegs_at_any_gap(measured: Result, gap: float, span: int) -> None:
+    case = f"T = 350, image history {gap} s"
+    for contender, jpegs in {"egoloader": 2, KEY: 2, ENTRY: 2, SPAN: span}.items():
+        row = count(measured, case, contender)
+        assert row.counts["of them JPEGs"] == row.arrays[CAMERA]["chunks"] == jpegs
+    assert count(measured, case, "egoloader").counts["reads"] == 6
+    assert count(measured, case, ENTRY).counts["reads"] == 11
+
+
+def test_every_case_is_timed_encoded_and_decoded(measured: Result) -> None:
+    cases = list(dict.fromkeys(row.case for row in measured.times))
+    assert len(cases) == 2 * (2 + 3)
+    assert cases[:2] == ["T = 40, numbers and JPEG bytes", "T = 40, decoded sample"]
+    assert [row.contender for row in measured.times[:4]] == ["egoloader", KEY, ENTRY, SPAN]
+    assert {row.n for row in measured.times} == {2}
+    assert 500 <= measured.settings["mean_jpeg_bytes"] <= 5000
+
+
+def test_a_contender_that_reads_another_array_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mistakes_left_for_right(entries: Any, rows: Any) -> Any:
+        for read in per_entry(entries, rows):
+            yield dataclasses.replace(read, zarr_key=read.zarr_key.replace("left", "right"))
+
+    monkeypatch.setitem(reads._THEIRS, ENTRY, mistakes_left_for_right)
+    settings = reads.Settings((40,), (), 1, size=(24, 40), jpeg_bytes=(500, 5000))
+    with pytest.raises(WrongAnswerError, match=r"one read per entry.*'left\.\w+' holds other"):
+        reads.measure_reads(settings)
+
+
+def test_pictures_of_another_size_than_asked_for_are_refused() -> None:
+    with pytest.raises(JpegSizeError, match=r"JPEGs of 24 x 40 pixels have .* outside 1 to 2"):
+        make_jpegs((24, 40), (1, 2), seed=0)
+
+
+def test_settings_that_measure_nothing_are_refused() -> None:
+    for wrong in ({"total_frames": ()}, {"total_frames": (0,)}, {"rounds": 0}):
+        with pytest.raises(ValueError, match="at least 1"):
+            reads.Settings(**wrong)
+
+
+def test_configs_hand_over_the_same_paths() -> None:
+    result = measure_configs(20, rounds=2)
+    assert [row.contender for row in result.times] == [
+        "egoloader, plain containers",
+        "Hydra's default, config objects",
+    ]
+
+
+def test_the_command_writes_json_and_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["--results", str(tmp_path), "configs", "--paths", "20", "--rounds", "2"])
+    content = load(tmp_path / "configs.json")
+    assert content["times"][0]["case"] == "20 paths"
+    assert (tmp_path / "README.md").read_text() in capsys.readouterr().out
+
+
+def test_reads_takes_its_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[reads.Settings] = []
+
+    def measure_reads(settings: reads.Settings) -> Result:
+        asked.append(settings)
+        return a_result("reads")
+
+    monkeypatch.setattr(reads, "measure_reads", measure_reads)
+    main(["--results", str(tmp_path), "reads", "--total-frames", "50", "60", "--rounds", "4"])
+    main(["--results", str(tmp_path), "reads"])
+    assert asked == [reads.Settings(total_frames=(50, 60), rounds=4), reads.Settings()]
