@@ -1,0 +1,219 @@
+"""The builders' table of DESIGN section 4, written out entry by entry."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from egoloader import KeyMap, KeySpec, eva_keymap, human_keymap, state_action_keymap
+from egoloader.errors import KeyMapError
+
+FRONT = "observations.images.front_img_1"
+#: Each builder with each of its modes, as a function of the options.
+BUILDERS: dict[str, Callable[..., KeyMap]] = {
+    "human-keypoints": lambda **options: human_keymap(mode="keypoints", **options),
+    "human-cartesian": lambda **options: human_keymap(mode="cartesian", **options),
+    "eva-cartesian": lambda **options: eva_keymap(mode="cartesian", **options),
+    "eva-joints": lambda **options: eva_keymap(mode="joints", **options),
+    "state-action": lambda **options: state_action_keymap(
+        state="observation.state", action="action", camera={FRONT: "cam"}, **options
+    ),
+}
+
+
+def camera(array: str, **fields: Any) -> KeySpec:
+    return KeySpec(zarr_key=array, key_type="camera_keys", **fields)
+
+
+def action(array: str, horizon: int = 30, **fields: Any) -> KeySpec:
+    return KeySpec(zarr_key=array, key_type="action_keys", horizon=horizon, **fields)
+
+
+def proprio(array: str, history: int | None = 1, **fields: Any) -> KeySpec:
+    return KeySpec(zarr_key=array, key_type="proprio_keys", history=history, **fields)
+
+
+def test_human_cartesian_is_the_table_row() -> None:
+    assert dict(human_keymap(mode="cartesian")) == {
+        "observations.images.front_img_1": camera("images.front_1"),
+        "left.action_ee_pose": action("left.obs_ee_pose"),
+        "right.action_ee_pose": action("right.obs_ee_pose"),
+        "left.obs_ee_pose": proprio("left.obs_ee_pose"),
+        "right.obs_ee_pose": proprio("right.obs_ee_pose"),
+        "obs_head_pose": proprio("obs_head_pose", history=None),
+    }
+
+
+def test_human_keypoints_is_the_table_row() -> None:
+    assert dict(human_keymap(mode="keypoints")) == {
+        "observations.images.front_img_1": camera("images.front_1"),
+        "left.action_keypoints": action("left.obs_keypoints"),
+        "right.action_keypoints": action("right.obs_keypoints"),
+        "left.action_wrist_pose": action("left.obs_wrist_pose"),
+        "right.action_wrist_pose": action("right.obs_wrist_pose"),
+        "left.obs_keypoints": proprio("left.obs_keypoints"),
+        "right.obs_keypoints": proprio("right.obs_keypoints"),
+        "left.obs_wrist_pose": proprio("left.obs_wrist_pose"),
+        "right.obs_wrist_pose": proprio("right.obs_wrist_pose"),
+        "obs_head_pose": proprio("obs_head_pose", history=None),
+    }
+
+
+@pytest.mark.parametrize(("mode", "what"), [("cartesian", "ee_pose"), ("joints", "joints")])
+def test_eva_is_the_table_row(mode: Any, what: str) -> None:
+    wanted = {
+        "observations.images.front_img_1": camera("images.front_1"),
+        "observations.images.right_wrist_img": camera("images.right_wrist"),
+        "observations.images.left_wrist_img": camera("images.left_wrist"),
+    }
+    for side in ("left", "right"):
+        wanted[f"{side}.cmd_{what}"] = action(f"{side}.cmd_{what}")
+        wanted[f"{side}.cmd_gripper"] = action(f"{side}.cmd_gripper")
+        wanted[f"{side}.obs_{what}"] = proprio(f"{side}.obs_{what}")
+        wanted[f"{side}.obs_gripper"] = proprio(f"{side}.obs_gripper")
+    assert dict(eva_keymap(mode=mode)) == wanted
+
+
+def test_the_default_modes() -> None:
+    assert human_keymap() == human_keymap(mode="keypoints")
+    assert eva_keymap() == eva_keymap(mode="cartesian")
+
+
+def test_keypoints_at_history_4_are_ten_entries_over_six_arrays() -> None:
+    keymap = human_keymap(mode="keypoints", proprio_history=4)
+    assert len(keymap) == 10
+    assert len(keymap.zarr_keys) == 6
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_every_builder_takes_the_same_options_with_the_same_defaults(name: str) -> None:
+    defaults = {
+        "horizon": 30,
+        "proprio_history": 1,
+        "history_stride_s": None,
+        "image_history_gap_s": None,
+        "image_memory": None,
+        "image_memory_stride_s": 1.0,
+        "annotation_key": None,
+        "masks": False,
+        "norm_mode": False,
+    }
+    builder = {"human": human_keymap, "eva": eva_keymap, "state": state_action_keymap}[
+        name.split("-")[0]
+    ]
+    parameters = inspect.signature(builder).parameters
+    assert {option: parameters[option].default for option in defaults} == defaults
+    assert BUILDERS[name](**defaults) == BUILDERS[name]()
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_horizon_and_history_reach_every_entry_that_has_one(name: str) -> None:
+    keymap = BUILDERS[name](horizon=7, proprio_history=4, history_stride_s=0.1)
+    for key, entry in keymap.items():
+        if entry.key_type == "action_keys":
+            assert entry.horizon == 7
+        elif key == "obs_head_pose" or entry.is_camera:
+            assert (entry.history, entry.stride_s) == (None, None)
+        else:
+            assert (entry.history, entry.stride_s) == (4, 0.1)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_image_history_adds_a_lagged_copy_of_the_front_camera(name: str) -> None:
+    plain, keymap = BUILDERS[name](), BUILDERS[name](image_history_gap_s=0.5)
+    added = {key: keymap[key] for key in keymap if key not in plain}
+    assert added == {f"{FRONT}_hist": camera(plain[FRONT].zarr_key, lag_s=0.5)}
+    assert {key: keymap[key] for key in plain} == dict(plain)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_image_memory_adds_strided_steps_of_the_front_camera_with_a_mask(name: str) -> None:
+    plain, keymap = BUILDERS[name](), BUILDERS[name](image_memory=4, image_memory_stride_s=2.0)
+    (key,) = [key for key in keymap if key not in plain]
+    assert key == f"{FRONT}_mem"
+    assert f"{FRONT}_mem_is_pad" in keymap.sample_keys
+    assert (keymap[key].history, keymap[key].stride_s, keymap[key].mask) == (4, 2.0, True)
+    assert keymap[key].zarr_key == plain[FRONT].zarr_key
+
+
+def test_image_memory_strides_by_a_second_unless_told() -> None:
+    assert human_keymap(image_memory=3)[f"{FRONT}_mem"].stride_s == 1.0
+
+
+def test_an_image_memory_of_one_keeps_its_axis() -> None:
+    entry = human_keymap(image_memory=1)[f"{FRONT}_mem"]
+    assert (entry.offsets, entry.mask) == ((0,), True)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_norm_mode_drops_every_camera_history_and_memory_too(name: str) -> None:
+    keymap = BUILDERS[name](norm_mode=True, image_history_gap_s=0.5, image_memory=3)
+    plain = BUILDERS[name]()
+    assert not any(entry.is_camera for entry in keymap.values())
+    assert dict(keymap) == {key: entry for key, entry in plain.items() if not entry.is_camera}
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_masks_cover_every_window_and_lag_and_nothing_else(name: str) -> None:
+    keymap = BUILDERS[name](proprio_history=4, image_history_gap_s=0.5, image_memory=2, masks=True)
+    for key, entry in keymap.items():
+        has_window = any(w is not None for w in (entry.horizon, entry.history, entry.lag_s))
+        assert entry.mask == has_window, key
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_without_masks_only_the_memory_is_masked(name: str) -> None:
+    keymap = BUILDERS[name](proprio_history=4, image_history_gap_s=0.5, image_memory=2)
+    assert [key for key, entry in keymap.items() if entry.mask] == [f"{FRONT}_mem"]
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_annotation_key_names_the_text_entry(name: str) -> None:
+    keymap = BUILDERS[name](annotation_key="language")
+    assert keymap["language"] == KeySpec(zarr_key="annotations", key_type="annotation_keys")
+    assert len(keymap) == len(BUILDERS[name]()) + 1
+
+
+def test_state_action_takes_names_lists_and_mappings() -> None:
+    assert dict(state_action_keymap(state="s", action=["a", "b"], camera={"img": "cam"})) == {
+        "img": camera("cam"),
+        "a": action("a"),
+        "b": action("b"),
+        "s": proprio("s"),
+    }
+
+
+def test_state_action_renames_where_state_and_action_share_an_array() -> None:
+    keymap = state_action_keymap(state="pose", action={"next": "pose"}, horizon=3)
+    assert dict(keymap) == {"next": action("pose", 3), "pose": proprio("pose")}
+    assert keymap.zarr_keys == ("pose",)
+    with pytest.raises(KeyMapError, match="'pose'"):
+        state_action_keymap(state="pose", action="pose")
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: human_keymap(mode="keypoint"), "did you mean 'keypoints'"),  # type: ignore[arg-type]
+        (lambda: human_keymap(mode="joints"), "joints"),  # type: ignore[arg-type]
+        (lambda: eva_keymap(mode="keypoints"), "keypoints"),  # type: ignore[arg-type]
+        (lambda: human_keymap(horizon=0), "horizon"),
+        (lambda: human_keymap(proprio_history=0), "history"),
+        (lambda: human_keymap(proprio_history=4, history_stride_s=-1.0), "stride_s"),
+        (lambda: human_keymap(image_history_gap_s=0.0), "lag_s"),
+        (lambda: human_keymap(image_memory=0), "history"),
+        (lambda: human_keymap(image_memory=2, image_memory_stride_s=0.0), "stride_s"),
+        (lambda: human_keymap(image_history_gap_s=-1.0, norm_mode=True), "lag_s"),
+        (lambda: human_keymap(annotation_key="obs_head_pose"), "obs_head_pose"),
+        (lambda: human_keymap(annotation_key="fps"), "fps"),
+        (lambda: state_action_keymap(), "at least one"),
+        (lambda: state_action_keymap(state="s", image_memory=2), "camera"),
+        (lambda: state_action_keymap(state=["s", "s"]), "twice"),
+    ],
+)
+def test_wrong_options_are_refused(build: Callable[[], KeyMap], words: str) -> None:
+    with pytest.raises(KeyMapError, match=words):
+        build()

@@ -1,0 +1,151 @@
+"""Read plans: the worked examples of DESIGN section 5, and what must hold of every plan."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from egoloader import ZarrEpisode
+from egoloader.keymap import KeySpec
+from egoloader.plan import EntryPlan, ReadPlan, plan_batch, plan_rows, rows_to_windows
+from egoloader.windows import entry_steps
+from tests.strategies import row_windows
+
+Windows = list[tuple[int, int]]
+plan_reads = ZarrEpisode.plan_reads
+
+
+@pytest.mark.parametrize(
+    ("windows", "chunk_rows", "groups"),
+    [
+        ([(57, 61), (60, 160)], 100, [(57, 160)]),
+        ([(0, 1), (150, 151)], 100, [(0, 151)]),
+        ([(0, 1), (250, 251)], 100, [(0, 1), (250, 251)]),
+        ([(99, 100), (100, 101)], 100, [(99, 101)]),
+        ([(60, 61), (57, 58)], 1, [(57, 58), (60, 61)]),
+        ([(59, 60), (60, 61)], 1, [(59, 61)]),
+        ([], 100, []),
+        ([], 1, []),
+    ],
+)
+def test_worked_examples(windows: Windows, chunk_rows: int, groups: Windows) -> None:
+    assert plan_reads(windows, chunk_rows) == groups
+
+
+@pytest.mark.parametrize(
+    ("windows", "chunk_rows", "groups"),
+    [
+        ([(0, 300), (10, 20), (120, 121)], 100, [(0, 300)]),
+        ([(5, 6), (5, 6)], 100, [(5, 6)]),
+        ([(0, 100), (200, 201)], 100, [(0, 100), (200, 201)]),
+        ([(0, 101), (299, 300)], 100, [(0, 300)]),
+        ([(0, 300), (10, 20), (450, 451)], 100, [(0, 300), (450, 451)]),
+        ([(0, 1), (150, 151), (250, 251)], 100, [(0, 251)]),
+        ([(0, 1), (2, 3)], 1, [(0, 1), (2, 3)]),
+    ],
+)
+def test_further_examples(windows: Windows, chunk_rows: int, groups: Windows) -> None:
+    assert plan_reads(windows, chunk_rows) == groups
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [[(3, 3)], [(4, 3)], [(-1, 2)], [(-3, -1)], [(0, 1), (5, 5)], [(0, 10), (3, 2)]],
+)
+def test_empty_reversed_and_negative_windows_are_refused(windows: Windows) -> None:
+    with pytest.raises(ValueError, match="window"):
+        plan_reads(windows, 100)
+
+
+@pytest.mark.parametrize("chunk_rows", [0, -1])
+@pytest.mark.parametrize("windows", [[], [(0, 1)]])
+def test_chunk_rows_below_one_are_refused(windows: Windows, chunk_rows: int) -> None:
+    with pytest.raises(ValueError, match="chunk_rows"):
+        plan_reads(windows, chunk_rows)
+
+
+def test_what_comes_in_is_left_alone() -> None:
+    windows = [(60, 61), (57, 58)]
+    plan_reads(windows, 1)
+    assert windows == [(60, 61), (57, 58)]
+
+
+def rows_of(windows: Windows) -> set[int]:
+    return {row for start, stop in windows for row in range(start, stop)}
+
+
+def chunks_of(windows: Windows, chunk_rows: int) -> set[int]:
+    return {row // chunk_rows for row in rows_of(windows)}
+
+
+@settings(deadline=None, max_examples=50)
+@given(windows=row_windows(300, max_size=12), chunk_rows=st.integers(1, 120), data=st.data())
+def test_plans_cover_all_are_sorted_disjoint_and_touch_no_further_chunk(
+    windows: Windows, chunk_rows: int, data: st.DataObject
+) -> None:
+    groups = plan_reads(windows, chunk_rows)
+    assert rows_of(windows) <= rows_of(groups)
+    assert chunks_of(groups, chunk_rows) == chunks_of(windows, chunk_rows)
+    assert all(start < stop for start, stop in groups)
+    for (_, stop), (start, _) in itertools.pairwise(groups):
+        # Neighbours that stay apart have a whole chunk between them that none needs.
+        assert start // chunk_rows - (stop - 1) // chunk_rows > 1
+    assert plan_reads(groups, chunk_rows) == groups
+    shuffled = data.draw(st.permutations(windows))
+    assert plan_reads(shuffled, chunk_rows) == groups
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    rows=st.lists(st.integers(0, 200), min_size=1, max_size=30),
+    chunk_rows=st.integers(1, 50),
+    data=st.data(),
+)
+def test_locate_finds_each_row_in_what_the_read_returns(
+    rows: list[int], chunk_rows: int, data: st.DataObject
+) -> None:
+    stored = 1000 + np.arange(201)
+    plan = plan_rows([np.array(rows)], chunk_rows)
+    returned = np.concatenate([stored[start:stop] for start, stop in plan.groups])
+    assert plan.num_rows == len(returned)
+    assert (plan.rows == returned - 1000).all()
+    shape = data.draw(st.sampled_from([(len(rows),), (1, len(rows)), (len(rows), 1)]))
+    asked = np.array(rows).reshape(shape)
+    places = plan.locate(asked)
+    assert places.shape == shape
+    assert (returned[places] == stored[asked]).all()
+
+
+@settings(deadline=None, max_examples=50)
+@given(rows=st.lists(st.integers(0, 60), max_size=30))
+def test_rows_become_the_fewest_windows(rows: list[int]) -> None:
+    windows = rows_to_windows(np.array(rows, dtype=np.int64))
+    assert rows_of(windows) == set(rows)
+    assert sum(stop - start for start, stop in windows) == len(set(rows))
+    assert all(b[0] > a[1] for a, b in itertools.pairwise(windows))
+
+
+def test_a_batch_is_one_read_an_array_over_all_entries_and_frames() -> None:
+    horizon = entry_steps(KeySpec(zarr_key="a", key_type="action_keys", horizon=3), 30)
+    history = entry_steps(KeySpec(zarr_key="a", key_type="proprio_keys", history=4), 30)
+    now = entry_steps(KeySpec(zarr_key="b", key_type="proprio_keys"), 30)
+    frames = np.array([12, 2])
+    plan = plan_batch(
+        {
+            "action": EntryPlan("a", horizon, is_cut=True),
+            "state": EntryPlan("a", history, is_cut=False),
+            "now": EntryPlan("b", now, is_cut=False),
+        },
+        {"a": 5, "b": 1},
+        frames,
+        20,
+        np.array([13, 20]),
+    )
+    assert plan.rows["action"].rows.tolist() == [[12, 12, 12], [2, 3, 4]]
+    assert plan.rows["state"].rows.tolist() == [[9, 10, 11, 12], [0, 0, 1, 2]]
+    # [0, 5) and [9, 13) lie in neighbouring chunks of 5; row 13 and 14 are cut, and not read.
+    assert plan.reads == {"a": ReadPlan(((0, 13),)), "b": ReadPlan(((2, 3), (12, 13)))}
