@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from egoloader.episode import TIMESTAMP, ZarrEpisode
 from egoloader.errors import EpisodeFormatError, KeyMapError, MissingKeyError, near_miss
+from egoloader.header import Feature
 from egoloader.keymap import KeyMap, KeySpec
 from egoloader.layout import ArrayLayout
 from egoloader.plan import EntryPlan
@@ -92,28 +93,44 @@ def _check_timestamps(episode: ZarrEpisode) -> None:
 
 
 def _check_kind(episode: ZarrEpisode, key: str, spec: KeySpec, layout: ArrayLayout) -> None:
-    def refuse(message: str) -> KeyMapError:
-        return KeyMapError(
-            f"entry {key!r} does not fit episode {episode.name!r}, key {spec.zarr_key!r}: {message}"
+    feature = (episode.header.features or {}).get(spec.zarr_key)
+    if spec.is_annotation:
+        problem = _annotation_problem(layout, feature)
+    elif layout.kind == "other":
+        problem = f"rows of data type {layout.type_name!r} can't be read"
+    elif spec.is_camera:
+        problem = _camera_problem(spec, layout, feature)
+    else:
+        problem = _rows_problem(spec, layout, feature)
+    if problem:
+        raise KeyMapError(
+            f"entry {key!r} does not fit episode {episode.name!r}, key {spec.zarr_key!r}: {problem}"
         )
 
-    feature = (episode.header.features or {}).get(spec.zarr_key)
-    declared = feature.dtype if feature else None
-    if spec.is_annotation:
-        if layout.rows and (layout.kind != "bytes" or declared == "jpeg"):
-            raise refuse(f"{declared or layout.type_name} rows are no annotations")
-        return
-    if layout.kind == "other":
-        raise refuse(f"rows of data type {layout.type_name!r} can't be read")
-    if spec.is_camera:
-        if layout.kind != "bytes" or declared not in (None, "jpeg"):
-            raise refuse(f"{declared or layout.type_name} rows are no camera frames")
-        declared_shape = feature.shape if feature else ()
-        if spec.shape is not None and declared_shape and spec.shape != declared_shape:
-            raise refuse(f"its frames are {declared_shape}, the entry's shape is {spec.shape}")
-        return
-    if layout.kind == "bytes" and (spec.key_type != "metadata_keys" or declared == "jpeg"):
-        right = "camera_keys" if declared == "jpeg" else "camera_keys or metadata_keys"
-        raise refuse(f"its rows are {declared or 'bytes'}, no numbers; key_type would be {right}")
+
+def _annotation_problem(layout: ArrayLayout, feature: Feature | None) -> str:
+    if layout.rows and (layout.kind != "bytes" or (feature and feature.dtype == "jpeg")):
+        return f"{feature.dtype if feature else layout.type_name} rows are no annotations"
+    return ""
+
+
+def _camera_problem(spec: KeySpec, layout: ArrayLayout, feature: Feature | None) -> str:
+    if layout.kind != "bytes" or (feature and feature.dtype != "jpeg"):
+        return f"{feature.dtype if feature else layout.type_name} rows are no camera frames"
+    if spec.shape is not None and feature and feature.shape and spec.shape != feature.shape:
+        return f"its frames are {feature.shape}, the entry's shape is {spec.shape}"
+    return ""
+
+
+def _rows_problem(spec: KeySpec, layout: ArrayLayout, feature: Feature | None) -> str:
+    if layout.kind == "bytes":
+        if feature and feature.dtype == "jpeg":
+            return "its rows are jpeg, no numbers; key_type would be camera_keys"
+        if spec.key_type != "metadata_keys":
+            what = feature.dtype if feature else "bytes"
+            return f"its rows are {what}, no numbers; key_type would be metadata_keys"
+        if spec.dtype is not None:
+            return f"its rows are JSON, for which no dtype can be set, got {spec.dtype!r}"
     if spec.shape is not None and layout.row_shape != spec.shape:
-        raise refuse(f"its rows are {layout.row_shape}, the entry's shape is {spec.shape}")
+        return f"its rows are {layout.row_shape}, the entry's shape is {spec.shape}"
+    return ""

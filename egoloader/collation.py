@@ -12,16 +12,14 @@ from egoloader.errors import SettingsError
 
 __all__ = ["collate"]
 
-_NUMBERS = (np.ndarray, np.generic, bool, int, float)
-
 
 def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Stack B samples of one keymap into a batch.
 
     Returns:
-        Per sample key, a tensor with a leading axis of B; images, (B, C, H, W) or (B, n, C, H, W),
-        lie in channels-last memory. What is no number (texts, JPEG bytes, JSON rows) becomes a
-        list of B.
+        Per sample key, a tensor with a leading axis of B where the values are tensors or NumPy's;
+        images, (B, C, H, W) or (B, n, C, H, W), lie in channels-last memory. Python's own objects
+        (texts, JPEG bytes, JSON rows, numbers among them) become a list of B.
 
     Raises:
         SettingsError: no samples, other keys, or other shapes among them; names both episodes.
@@ -41,7 +39,7 @@ def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _stack(key: str, samples: Sequence[dict[str, Any]]) -> Any:
     values = [sample[key] for sample in samples]
-    if all(isinstance(value, _NUMBERS) for value in values):
+    if all(isinstance(value, np.ndarray | np.generic) for value in values):
         values = [torch.as_tensor(value) for value in values]
     if not any(isinstance(value, torch.Tensor) for value in values):
         return values

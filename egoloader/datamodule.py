@@ -11,9 +11,9 @@ import lightning
 
 from egoloader.dataset import MultiDataset
 from egoloader.errors import SettingsError, near_miss
+from egoloader.guard import MissingChunks
 from egoloader.keymap import KeyMap
 from egoloader.mixture import MixtureLoader, ValidationLoader
-from egoloader.reader import MissingChunks
 from egoloader.sample import ImageDtype, Sample
 
 __all__ = ["EpisodeDataModule", "refuse_ranks"]

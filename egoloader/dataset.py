@@ -23,8 +23,8 @@ from egoloader.errors import (
     SettingsError,
     near_miss,
 )
+from egoloader.guard import MissingChunks
 from egoloader.keymap import KeyMap
-from egoloader.reader import MissingChunks
 from egoloader.sample import ImageDtype, Sample, SampleMaker, SampleSettings
 
 __all__ = ["EpisodeRecord", "MultiDataset", "ZarrDataset"]

@@ -21,10 +21,12 @@ from egoloader.errors import (
     SettingsError,
     near_miss,
 )
+from egoloader.guard import ChunkGuard, MissingChunks
 from egoloader.header import EpisodeHeader, parse_header
+from egoloader.keymap import is_array_name
 from egoloader.layout import ArrayLayout, parse_layout
 from egoloader.plan import ReadPlan, Window, plan_reads
-from egoloader.reader import ChunkGuard, MissingChunks, Reader, ReferenceReader
+from egoloader.reader import Reader, ReferenceReader
 from egoloader.store import EpisodeFolder
 
 __all__ = ["ANNOTATIONS", "TIMESTAMP", "Annotation", "ZarrEpisode"]
@@ -230,6 +232,8 @@ class ZarrEpisode:
         return [rows[place] for place in places]
 
     def _metadata(self, key: str) -> dict[str, Any] | None:
+        if not is_array_name(key):
+            return None  # a path out of the episode is no array of it
         folder = self._here().folder
         metadata = folder.read_json(f"{key}/zarr.json")
         return folder.read_json(f"{key}/.zarray") if metadata is None else metadata

@@ -68,7 +68,7 @@ def parse_header(attrs: Mapping[str, Any], *, episode: str) -> EpisodeHeader:
         return EpisodeFormatError(message, episode=episode)
 
     stamp = attrs.get(STAMP)
-    if stamp is not None and not (isinstance(stamp, Mapping) and stamp.get("complete") is True):
+    if STAMP in attrs and not (isinstance(stamp, Mapping) and stamp.get("complete") is True):
         raise refuse(f"it was left half-written ({STAMP}: {stamp!r}); write it again")
     if "total_frames" not in attrs:
         raise refuse("it has no attribute 'total_frames'; is the path that of an episode?")
@@ -89,7 +89,7 @@ def parse_header(attrs: Mapping[str, Any], *, episode: str) -> EpisodeHeader:
         fps_assumed="fps" not in attrs,
         embodiment=embodiment,
         features=_parse_features(attrs.get("features"), episode),
-        stamped=stamp is not None,
+        stamped=STAMP in attrs,
         attrs=attrs,
     )
 

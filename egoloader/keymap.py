@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from egoloader.errors import KeyMapError, near_miss
 
-__all__ = ["RESERVED_NAMES", "KeyMap", "KeySpec", "KeyType"]
+__all__ = ["RESERVED_NAMES", "KeyMap", "KeySpec", "KeyType", "is_array_name"]
 
 KeyType = Literal["camera_keys", "proprio_keys", "action_keys", "annotation_keys", "metadata_keys"]
 
@@ -107,8 +107,7 @@ class KeySpec:
     def _check_array(self) -> None:
         if not isinstance(self.zarr_key, str) or not self.zarr_key:
             raise KeyMapError(f"zarr_key must be the name of an array, got {self.zarr_key!r}")
-        parts = self.zarr_key.split("/")
-        if any(part in ("", ".", "..") for part in parts) or "\\" in self.zarr_key:
+        if not is_array_name(self.zarr_key):
             raise KeyMapError(f"zarr_key {self.zarr_key!r} does not stay inside the episode")
         if self.key_type not in get_args(KeyType):
             hint = near_miss(str(self.key_type), get_args(KeyType))
@@ -151,6 +150,13 @@ class KeySpec:
             raise KeyMapError("shape goes with optional: true; arrays that exist have their own")
         if self.optional and self.shape is None and not self.is_annotation:
             raise KeyMapError("optional needs shape, the shape of one row, to make the zeros")
+        if self.optional and self.dtype is None and self.key_type == "metadata_keys":
+            raise KeyMapError("optional metadata_keys need dtype: there is no stored one to keep")
+
+
+def is_array_name(name: str) -> bool:
+    """Return whether a name, which may hold slashes, is a path that stays inside the episode."""
+    return not any(part in ("", ".", "..") for part in name.split("/")) and "\\" not in name
 
 
 class KeyMap(Mapping[str, KeySpec]):

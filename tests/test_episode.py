@@ -130,7 +130,7 @@ def test_wrong_features_are_an_error(copied: Path, features: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "stamp", [True, "yes", {}, {"version": 1}, {"version": 1, "complete": "true"}]
+    "stamp", [None, True, "yes", {}, {"version": 1}, {"version": 1, "complete": "true"}]
 )
 def test_a_stamp_that_does_not_say_complete_is_refused(copied: Path, stamp: Any) -> None:
     with pytest.raises(EpisodeFormatError, match=r"ep\.zarr.*half-written"):
@@ -403,3 +403,15 @@ def test_case_25_a_forked_child_reads_blosc_after_its_parent(tmp_path: Path) -> 
     ep = ZarrEpisode(tmp_path / "ep.zarr")
     ep.read({KEY: [(0, 120)]})
     assert (read_in_a_child(tmp_path, ep) == ramp(120, 7)[40:80]).all()
+
+
+@pytest.mark.parametrize("key", ["../other.zarr/{key}", "./{key}", "/{key}", "a/../{key}", "..\\x"])
+def test_no_key_leads_out_of_the_episode(human: Path, tmp_path: Path, key: str) -> None:
+    shutil.copytree(human, tmp_path / "other.zarr")
+    shutil.copytree(human, tmp_path / "ep.zarr")
+    name = key.format(key=KEY)
+    path = edit_attrs(tmp_path / "ep.zarr", features={name: {"dtype": "float32", "shape": [7]}})
+    episode = ZarrEpisode(path)
+    assert not episode.has(name)
+    with pytest.raises(MissingKeyError):
+        episode.read({name: [(0, 1)]})

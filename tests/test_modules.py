@@ -25,6 +25,8 @@ ORDER = [
     "counts",
     "store",
     "header",
+    "guard",
+    "tally",
     "reader",
     "decode",
     "episode",

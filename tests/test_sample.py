@@ -11,7 +11,7 @@ import pytest
 import simplejpeg
 import torch
 
-from egoloader import KeyMap, KeySpec, ZarrDataset
+from egoloader import KeyMap, KeySpec, ZarrDataset, collate
 from egoloader.errors import (
     EpisodeFormatError,
     FrameError,
@@ -255,6 +255,20 @@ def test_json_rows_leave_as_objects(tmp_path: Path) -> None:
     first, second = ds.__getitems__([0, 0])
     first["now"]["gain"] = 2.5
     assert second["now"]["gain"] == 1.5
+
+
+def test_json_rows_of_numbers_are_a_list_in_a_batch(tmp_path: Path) -> None:
+    group = foreign_group(tmp_path / "ep.zarr", 3, features={"m": {"dtype": "json", "shape": []}})
+    foreign_bytes(group, "m", [b"1", b"2.5", b"3"])
+    ds = ZarrDataset(tmp_path / "ep.zarr", keymap(m=entry("m", "metadata_keys")))
+    assert collate(ds.__getitems__([0, 1, 2]))["m"] == [1, 2.5, 3]
+
+
+def test_a_dtype_for_json_rows_is_refused(tmp_path: Path) -> None:
+    group = foreign_group(tmp_path / "ep.zarr", 1, features={"m": {"dtype": "json", "shape": []}})
+    foreign_bytes(group, "m", [b"1"])
+    with pytest.raises(KeyMapError, match="no dtype can be set"):
+        ZarrDataset(tmp_path / "ep.zarr", keymap(m=entry("m", "metadata_keys", dtype="int64")))
 
 
 def test_a_row_that_is_no_json_is_named(tmp_path: Path) -> None:
