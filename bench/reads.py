@@ -179,7 +179,8 @@ def _count(case: Case) -> list[CountRow]:
     rows = [_count_calls(case.name, _OURS, dataset.episode.counts, lambda: dataset[frame])]
     for name, planner in _THEIRS.items():
         counts = ReadCounts()
-        reader = ReferenceReader(EpisodeFolder(case.path, dataset.episode.name, counts), counts)
+        folder = EpisodeFolder(case.path, dataset.episode.name, counts)
+        reader = ReferenceReader(folder, counts, _refuse_hole)
         samples = ZarrSamples(
             dataset.episode,
             case.keymap,
@@ -189,6 +190,10 @@ def _count(case: Case) -> list[CountRow]:
         )
         rows.append(_count_calls(case.name, name, counts, functools.partial(samples.sample, frame)))
     return rows
+
+
+def _refuse_hole(key: str, path: str) -> None:
+    raise AssertionError(f"{path} of array {key!r} is not stored")
 
 
 def _count_calls(

@@ -12,7 +12,7 @@ from egoloader.header import Feature
 from egoloader.keymap import KeyMap, KeySpec
 from egoloader.layout import ArrayLayout
 from egoloader.plan import EntryPlan
-from egoloader.windows import Steps, entry_steps
+from egoloader.windows import Steps, current_frame, entry_steps
 
 __all__ = ["Binding", "bind"]
 
@@ -22,7 +22,8 @@ class Binding:
     """What one episode makes of a keymap.
 
     Attributes:
-        entries: per sample key whose array the episode has and whose rows are read, its plan.
+        entries: per sample key whose array the episode has and whose rows are read, its plan;
+            `timestamp` among them where the episode records one.
         chunk_rows: per array that is read, the rows of one decoded chunk.
         steps: per sample key with rows, absent arrays among them, its window in frames.
     """
@@ -47,8 +48,8 @@ def bind(episode: ZarrEpisode, keymap: KeyMap, *, annotation_cutoff: bool) -> Bi
         present = episode.has(spec.zarr_key)
         if not present and not spec.optional:
             raise MissingKeyError(
-                f"entry {key!r} needs an array that is not there; "
-                f"{near_miss(spec.zarr_key, episode.keys)} "
+                f"entry {key!r} needs an array that this episode of embodiment "
+                f"{episode.embodiment!r} does not have; {near_miss(spec.zarr_key, episode.keys)} "
                 "(optional: true serves zeros where an episode lacks it)",
                 episode=episode.name,
                 key=spec.zarr_key,
@@ -64,7 +65,10 @@ def bind(episode: ZarrEpisode, keymap: KeyMap, *, annotation_cutoff: bool) -> Bi
             is_cut = annotation_cutoff and spec.key_type == "action_keys"
             entries[key] = EntryPlan(spec.zarr_key, steps[key], is_cut and steps[key].is_horizon)
             chunk_rows[spec.zarr_key] = layout.chunk_rows
-    _check_timestamps(episode)
+    if episode.has(TIMESTAMP):
+        _check_timestamps(episode)
+        entries[TIMESTAMP] = EntryPlan(TIMESTAMP, current_frame(), False)
+        chunk_rows[TIMESTAMP] = episode.layout(TIMESTAMP).chunk_rows
     return Binding(entries, chunk_rows, steps)
 
 
@@ -78,9 +82,7 @@ def _check_rows(episode: ZarrEpisode, key: str, layout: ArrayLayout) -> None:
 
 
 def _check_timestamps(episode: ZarrEpisode) -> None:
-    """Check the array that every sample's `timestamp` comes from, where there is one."""
-    if not episode.has(TIMESTAMP):
-        return
+    """Check the array that every sample's `timestamp` comes from."""
     layout = episode.layout(TIMESTAMP)
     _check_rows(episode, TIMESTAMP, layout)
     if layout.dtype is None or layout.dtype.kind == "b" or math.prod(layout.row_shape) != 1:
@@ -131,6 +133,8 @@ def _rows_problem(spec: KeySpec, layout: ArrayLayout, feature: Feature | None) -
             return f"its rows are {what}, no numbers; key_type would be metadata_keys"
         if spec.dtype is not None:
             return f"its rows are JSON, for which no dtype can be set, got {spec.dtype!r}"
+    if layout.kind == "numeric" and spec.optional and spec.shape is None:
+        return "its rows are numbers, so that an optional entry needs shape and dtype"
     if spec.shape is not None and layout.row_shape != spec.shape:
         return f"its rows are {layout.row_shape}, the entry's shape is {spec.shape}"
     return ""

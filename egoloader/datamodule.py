@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 import lightning
+from lightning.pytorch.trainer.states import TrainerFn
 
 from egoloader.dataset import MultiDataset
 from egoloader.errors import SettingsError, near_miss
 from egoloader.guard import MissingChunks
 from egoloader.keymap import KeyMap
-from egoloader.mixture import MixtureLoader, ValidationLoader
+from egoloader.mixture import MixtureLoader, Position, ValidationLoader
 from egoloader.sample import ImageDtype, Sample
 
 __all__ = ["EpisodeDataModule", "refuse_ranks"]
@@ -100,7 +103,6 @@ class EpisodeDataModule(lightning.LightningDataModule):
         self._train: MixtureLoader | None = None
         self._valid: ValidationLoader | None = None
         self._sources: dict[str, MultiDataset] = {}
-        self._restored: Mapping[str, Any] | None = None
 
     @property
     def sources(self) -> Mapping[str, MultiDataset]:
@@ -110,15 +112,19 @@ class EpisodeDataModule(lightning.LightningDataModule):
         return self._sources
 
     def setup(self, stage: str) -> None:
-        """Find the episodes and check them against the keymap; done once.
+        """Find the episodes and check them against the keymap, once; `fit` starts a new order.
+
+        A `fit` begins with the first batch of the first epoch, unless a checkpoint's position is
+        loaded behind this call, as Lightning does for `fit(ckpt_path=…)`.
 
         Raises:
-            SettingsError: an embodiment with a keymap and no frames; several processes.
+            SettingsError: an embodiment with a keymap and no frames; several processes; or
+                `overfit_batches`.
             EpisodeError, KeyMapError: see `MultiDataset.from_folder`.
         """
         if self.trainer is not None:
             refuse_ranks(self.trainer.world_size)
-        if stage == "fit" and self._train is None:
+        if stage == "fit":
             self._setup_train()
         if stage in ("fit", "validate") and self._valid is None and self._settings.valid_ratio > 0:
             self._valid = ValidationLoader(
@@ -139,31 +145,55 @@ class EpisodeDataModule(lightning.LightningDataModule):
         return [] if self._valid is None else self._valid
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the training order."""
-        return {} if self._train is None else self._train.state_dict()
+        """Return the position of the training order, and what the order depends on."""
+        if self._train is None:
+            return {}
+        return {**asdict(self._train.position), "fingerprint": self._train.fingerprint}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a saved position, now or as soon as the module is set up.
+        """Go on from a saved position; call it behind `setup("fit")`.
+
+        A trainer that validates or tests loads a checkpoint's state too; it is not meant for
+        training then, and passed over.
 
         Raises:
             SettingsError: the episodes or a setting that fixes the order are others now.
         """
-        if self._train is None:
-            self._restored = state_dict or None
-        elif state_dict:
-            self._train.load_state_dict(state_dict)
+        is_fit = self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING
+        if not state_dict or not is_fit:
+            return
+        loader = self.train_dataloader()
+        for name, value in loader.fingerprint.items():
+            saved = state_dict["fingerprint"].get(name)
+            if saved != value:
+                raise SettingsError(
+                    f"can't resume: {name} was {saved!r} and is {value!r} now, so that the order "
+                    "would be another one. Restore it, or start a new run"
+                )
+        loader.position = Position(state_dict["step"], state_dict["epoch"], state_dict["done"])
+        # Lightning looks for the position in the loader, and this module has it.
+        warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before")
 
     def _setup_train(self) -> None:
-        self._sources = self._by_embodiment("train", percent=self._percent)
-        self._train = MixtureLoader(
-            self._sources,
-            batch_size=self._settings.batch_size,
-            seed=self._settings.seed,
-            num_workers=self._settings.num_workers,
-        )
-        if self._restored is not None:
-            self._train.load_state_dict(self._restored)
-            self._restored = None
+        if getattr(self.trainer, "overfit_batches", 0):
+            raise SettingsError(
+                "overfit_batches needs an order that repeats, and this one draws every frame "
+                "before any comes again; set percent or filters to train on few episodes"
+            )
+        if self._train is None:
+            self._sources = self._by_embodiment("train", percent=self._percent)
+            self._train = MixtureLoader(
+                self._sources,
+                batch_size=self._settings.batch_size,
+                seed=self._settings.seed,
+                num_workers=self._settings.num_workers,
+                epoch_limit=self._epoch_limit,
+            )
+        self._train.position = Position()
+
+    def _epoch_limit(self) -> float:
+        """Return the batches that the trainer takes an epoch; no limit without a trainer."""
+        return math.inf if self.trainer is None else self.trainer.num_training_batches
 
     def _by_embodiment(
         self, split: Literal["train", "valid"], *, percent: float

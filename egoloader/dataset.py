@@ -5,9 +5,8 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from egoloader.errors import (
     near_miss,
 )
 from egoloader.guard import MissingChunks
+from egoloader.handles import OpenEpisodes
 from egoloader.keymap import KeyMap
 from egoloader.sample import ImageDtype, Sample, SampleMaker, SampleSettings
 
@@ -144,13 +144,13 @@ class MultiDataset(Dataset[Sample]):
         settings: SampleSettings,
         missing_chunks: MissingChunks = "error",
     ) -> None:
-        self.folder, self.episodes = folder, tuple(episodes)
+        self.folder, self.episodes = folder.absolute(), tuple(episodes)
         self.keymaps, self.settings = dict(keymaps), settings
         self._missing_chunks = missing_chunks
         lengths = np.array([episode.total_frames for episode in self.episodes], dtype=np.int64)
         self._bounds = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
-        self._open: OrderedDict[int, SampleMaker] = OrderedDict()
-        self._pid = os.getpid()
+        self._handles: dict[int, OpenEpisodes] = {}
+        self._warned_keys: set[str] = set()
 
     @classmethod
     def from_folder(
@@ -192,18 +192,18 @@ class MultiDataset(Dataset[Sample]):
         """
         settings = SampleSettings(image_dtype, annotation_cutoff, tuple(transforms))
         _check_keymaps(keymap)
-        root = Path(folder)
-        names = split_episodes(find_episodes(root), split=split, valid_ratio=valid_ratio, seed=seed)
+        root = _check_folder(folder)
+        found = find_episodes(root)
+        names = split_episodes(found, split=split, valid_ratio=valid_ratio, seed=seed)
         opened = {
             name: ZarrEpisode(root / name, missing_chunks=missing_chunks, name=name)
             for name in names
         }
-        names = _filter(opened, dict(filters or {}))
+        wanted = dict(filters or {})
+        names = [name for name, episode in opened.items() if matches(episode.attrs, wanted)]
         if not names:
-            raise SettingsError(
-                f"no episode of {root} is left for split={split!r}, valid_ratio={valid_ratio}, "
-                f"filters={dict(filters or {})}"
-            )
+            _check_filters(wanted, root, found)
+            raise SettingsError(_nothing_left(root, len(found), split, valid_ratio, wanted))
         names = keep_share(names, percent=percent, seed=seed)
         keymaps = _keymaps_by_embodiment(keymap, [opened[name].embodiment for name in names])
         for name in names:
@@ -232,13 +232,6 @@ class MultiDataset(Dataset[Sample]):
         kept = [episode for episode in self.episodes if episode.embodiment == embodiment]
         keymaps = {embodiment: self.keymaps[embodiment]}
         return MultiDataset(self.folder, kept, keymaps, self.settings, self._missing_chunks)
-
-    def with_settings(self, **changes: Any) -> MultiDataset:
-        """Return the same dataset with some of its `SampleSettings` replaced."""
-        settings = replace(self.settings, **changes)
-        return MultiDataset(
-            self.folder, self.episodes, self.keymaps, settings, self._missing_chunks
-        )
 
     def locate(self, index: int) -> tuple[EpisodeRecord, int]:
         """Return the episode and the frame index within it that an index stands for.
@@ -283,24 +276,26 @@ class MultiDataset(Dataset[Sample]):
         return samples
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": OrderedDict(), "_pid": -1}
+        return {**self.__dict__, "_handles": {}, "_warned_keys": set()}
 
     def _maker(self, number: int) -> SampleMaker:
-        """Return the episode's sample maker, opened in this process, dropping the oldest."""
-        if self._pid != os.getpid():
-            self._open, self._pid = OrderedDict(), os.getpid()
-        if number in self._open:
-            self._open.move_to_end(number)
-            return self._open[number]
+        """Return an episode's sample maker, opened in this process."""
+        pid = os.getpid()
+        handles = self._handles.get(pid)
+        if handles is None:
+            made = OpenEpisodes(MAX_OPEN_EPISODES, self._open_episode)
+            handles = self._handles.setdefault(pid, made)
+        return handles.get(number)
+
+    def _open_episode(self, number: int) -> SampleMaker:
         record = self.episodes[number]
         episode = ZarrEpisode(
-            self.folder / record.name, missing_chunks=self._missing_chunks, name=record.name
+            self.folder / record.name,
+            missing_chunks=self._missing_chunks,
+            name=record.name,
+            warned_keys=self._warned_keys,
         )
-        maker = SampleMaker(episode, self.keymaps[record.embodiment], self.settings)
-        self._open[number] = maker
-        if len(self._open) > MAX_OPEN_EPISODES:
-            self._open.popitem(last=False)
-        return maker
+        return SampleMaker(episode, self.keymaps[record.embodiment], self.settings)
 
 
 def _check_keymap(keymap: object) -> None:
@@ -345,12 +340,32 @@ def _check_indices(indices: Sequence[int], length: int) -> IntArray:
     return checked
 
 
-def _filter(episodes: Mapping[str, ZarrEpisode], filters: Mapping[str, Any]) -> list[str]:
+def _check_folder(folder: str | os.PathLike[str]) -> Path:
+    if not os.fspath(folder):
+        raise SettingsError("folder is empty; give the folder of the episodes")
+    return Path(folder)
+
+
+def _check_filters(filters: Mapping[str, Any], root: Path, names: Sequence[str]) -> None:
+    """Refuse a filter on what no episode has, in whichever split."""
+    known = {attr for name in names for attr in ZarrEpisode(root / name, name=name).attrs}
     for name in filters:
-        if episodes and not any(name in episode.attrs for episode in episodes.values()):
-            known = {attr for episode in episodes.values() for attr in episode.attrs}
+        if name not in known:
             raise SettingsError(f"no episode has an attribute {name!r}; {near_miss(name, known)}")
-    return [name for name, episode in episodes.items() if matches(episode.attrs, filters)]
+
+
+def _nothing_left(
+    root: Path, total: int, split: Split, valid_ratio: float, filters: Mapping[str, Any]
+) -> str:
+    message = f"none of the {total} episodes of {root} is left for split={split!r}"
+    if filters:
+        message += f" and filters={dict(filters)!r}"
+    if split == "valid":
+        message += (
+            f": valid_ratio={valid_ratio} keeps {round(valid_ratio * total)} of {total} episodes "
+            "for validation; raise it, or set valid_ratio: 0 to go without"
+        )
+    return message
 
 
 def _warn_of_assumed_fps(names: Sequence[str]) -> None:

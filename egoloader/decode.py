@@ -69,8 +69,8 @@ def decode_jpeg(
     size = jpeg_size(data, episode=episode, key=key, frame=frame)
     if size != stored_size:
         raise FrameError(
-            f"the JPEG is {size[0]} x {size[1]} pixels (height x width), the episode's other "
-            f"frames {stored_size[0]} x {stored_size[1]}",
+            f"the JPEG is {size[0]} x {size[1]} pixels (height x width), the episode says or its "
+            f"other frames have {stored_size[0]} x {stored_size[1]}",
             episode=episode,
             key=key,
             frame=frame,

@@ -37,6 +37,7 @@ ANNOTATIONS = "annotations"
 TIMESTAMP = "timestamp"
 
 Annotation = tuple[str, int, int]
+_GROUP_FILES = ("zarr.json", ".zgroup")
 
 
 class ZarrEpisode:
@@ -50,6 +51,8 @@ class ZarrEpisode:
         missing_chunks: `error`, or `fill` to serve fill values, with one warning a key, for chunks
             that another writer left out.
         name: what errors and samples call the episode; the folder's name unless given.
+        warned_keys: keys that need no more warning of missing chunks; episodes of one dataset
+            share a set. A set of its own unless given.
 
     Raises:
         EpisodeNotFoundError: nothing is at the path, or no Zarr group.
@@ -65,15 +68,18 @@ class ZarrEpisode:
         *,
         missing_chunks: MissingChunks = "error",
         name: str | None = None,
+        warned_keys: set[str] | None = None,
     ) -> None:
         if missing_chunks not in get_args(MissingChunks):
             hint = near_miss(str(missing_chunks), get_args(MissingChunks))
             raise SettingsError(f"missing_chunks is {missing_chunks!r}; {hint}")
-        self.path = Path(path)
-        self.name = self.path.absolute().name if name is None else name
+        # Absolute, so that a later change of folder can't lose the episode.
+        self.path = Path(path).absolute()
+        self.name = self.path.name if name is None else name
         self._missing_chunks = missing_chunks
+        self._warned_keys: set[str] = set() if warned_keys is None else warned_keys
         self.header = _read_header(EpisodeFolder(self.path, self.name, ReadCounts()))
-        self._state: _ProcessState | None = None
+        self._states: dict[int, _ProcessState] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
         return _reopen, (self.path, self._missing_chunks, self.name)
@@ -119,27 +125,56 @@ class ZarrEpisode:
         return self._here().counts
 
     def has(self, key: str) -> bool:
-        """Return whether the episode has an array of that name."""
-        return self._metadata(key) is not None
+        """Return whether the episode has an array of that name.
+
+        Raises:
+            EpisodeFormatError: it should have it, as it declares it in `features`, and it is gone;
+                or the array's metadata can't be understood.
+            EpisodeNotFoundError: the episode itself is gone.
+        """
+        return self._find(key) is not None
 
     def layout(self, key: str) -> ArrayLayout:
         """Return how an array lies on disk.
 
         Raises:
             MissingKeyError: the episode has no such array.
-            EpisodeFormatError: its metadata can't be understood.
+            EpisodeFormatError, EpisodeNotFoundError: see `has`.
         """
+        found = self._find(key)
+        if found is None:
+            raise MissingKeyError(
+                f"there is no such array; {near_miss(key, self.keys)}", episode=self.name, key=key
+            )
+        return found
+
+    def _find(self, key: str) -> ArrayLayout | None:
+        """Return an array's layout, None where the episode never had it; both are remembered."""
         layouts = self._here().layouts
         if key not in layouts:
             metadata = self._metadata(key)
             if metadata is None:
-                raise MissingKeyError(
-                    f"there is no such array; {near_miss(key, self.keys)}",
-                    episode=self.name,
-                    key=key,
-                )
-            layouts[key] = parse_layout(metadata, episode=self.name, key=key)
+                self._refuse_loss(key)
+                layouts[key] = None
+            else:
+                layouts[key] = parse_layout(metadata, episode=self.name, key=key)
         return layouts[key]
+
+    def _refuse_loss(self, key: str) -> None:
+        """Raise where an array is not absent but lost, alone or with the whole episode."""
+        folder = self._here().folder
+        if not any(folder.signature(name) for name in _GROUP_FILES):
+            raise EpisodeNotFoundError(
+                "the episode was here and is not any more; was it moved, or is a disk gone?",
+                episode=self.name,
+            )
+        if is_array_name(key) and key in (self.header.features or {}):
+            raise EpisodeFormatError(
+                "features declares this array and it is not there; the copy is incomplete, "
+                "copy or write the episode again",
+                episode=self.name,
+                key=key,
+            )
 
     def fetch(self, key: str, plan: ReadPlan) -> npt.NDArray[Any]:
         """Read the planned groups of one array, one behind the other: one read.
@@ -236,26 +271,36 @@ class ZarrEpisode:
             return None  # a path out of the episode is no array of it
         folder = self._here().folder
         metadata = folder.read_json(f"{key}/zarr.json")
-        return folder.read_json(f"{key}/.zarray") if metadata is None else metadata
+        if metadata is None:
+            return folder.read_json(f"{key}/.zarray")
+        return None if metadata.get("node_type") == "group" else metadata
 
     def _here(self) -> _ProcessState:
-        if self._state is None or self._state.pid != os.getpid():
-            self._state = _ProcessState(self, self._missing_chunks)
-        return self._state
+        pid = os.getpid()
+        state = self._states.get(pid)
+        if state is None:
+            # Threads may come here together; all take the one that was first put in.
+            made = _ProcessState(self, self._missing_chunks, self._warned_keys)
+            state = self._states.setdefault(pid, made)
+        return state
 
 
 class _ProcessState:
     """What belongs to one process: handles, counts, and metadata read so far."""
 
-    def __init__(self, episode: ZarrEpisode, missing_chunks: MissingChunks) -> None:
-        self.pid = os.getpid()
+    def __init__(
+        self, episode: ZarrEpisode, missing_chunks: MissingChunks, warned_keys: set[str]
+    ) -> None:
         self.counts = ReadCounts()
         self.folder = EpisodeFolder(episode.path, episode.name, self.counts)
-        self.reader: Reader = ReferenceReader(self.folder, self.counts)
         self.guard = ChunkGuard(
-            self.folder, stamped=episode.header.stamped, missing_chunks=missing_chunks
+            self.folder,
+            stamped=episode.header.stamped,
+            missing_chunks=missing_chunks,
+            warned_keys=warned_keys,
         )
-        self.layouts: dict[str, ArrayLayout] = {}
+        self.reader: Reader = ReferenceReader(self.folder, self.counts, self.guard.meet_hole)
+        self.layouts: dict[str, ArrayLayout | None] = {}
         self.annotations: dict[str, tuple[Annotation, ...]] = {}
 
 

@@ -14,7 +14,8 @@
     │   ├── ValueRangeError (ValueError)      numbers that the output dtype can't hold
     │   ├── FrameError (ValueError)           a camera frame that can't be decoded
     │   └── SampleError (RuntimeError)        a transform, or the loader itself, failed on a frame
-    ├── FrameIndexError (IndexError)          ds[i] with i outside the dataset, and nothing else
+    ├── PlanError (ValueError)                windows of rows that can't be planned
+    ├── FrameIndexError (IndexError)          a frame index outside the dataset or the episode
     ├── WriterError (ValueError)              input that the writer refuses
     │   └── EpisodeExistsError (FileExistsError)
     ├── ConversionError (ValueError)          a source folder that can't be converted
@@ -53,6 +54,7 @@ __all__ = [
     "MissingExtraError",
     "MissingKeyError",
     "NonFiniteWarning",
+    "PlanError",
     "ReadError",
     "RowRangeError",
     "SampleError",
@@ -152,8 +154,12 @@ class SampleError(EpisodeError, RuntimeError):
     """A transform, or the loader itself, failed while a sample was made."""
 
 
+class PlanError(EgoloaderError, ValueError):
+    """A window of rows is empty, reversed or negative, or a chunk holds no row."""
+
+
 class FrameIndexError(EgoloaderError, IndexError):
-    """A dataset was indexed out of its range."""
+    """A dataset or an episode was indexed out of its range."""
 
 
 class WriterError(EgoloaderError, ValueError):

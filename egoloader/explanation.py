@@ -52,7 +52,8 @@ def explain_frame(maker: SampleMaker, frame: int) -> list[ArrayReads]:
         windows = {
             key: (rows_to_windows(rows.rows), int(rows.is_pad.sum()))
             for key, rows in plan.rows.items()
-            if maker.keymap[key].zarr_key == zarr_key
+            # An entry without a place in the keymap is the episode's own, `timestamp`.
+            if (maker.keymap[key].zarr_key if key in maker.keymap else key) == zarr_key
         }
         reads.append(
             ArrayReads(

@@ -27,14 +27,25 @@ class ChunkGuard:
     An episode by our writer stores every chunk, so there any hole is an error. Elsewhere an empty
     entry of a shard's index is a chunk of fill values, and a missing file an error unless
     `missing_chunks` is `fill`.
+
+    Args:
+        folder: the episode's files.
+        stamped: whether our writer made the episode.
+        missing_chunks: what becomes of a missing file.
+        warned_keys: keys whose missing files were warned of already; added to.
     """
 
     def __init__(
-        self, folder: EpisodeFolder, *, stamped: bool, missing_chunks: MissingChunks
+        self,
+        folder: EpisodeFolder,
+        *,
+        stamped: bool,
+        missing_chunks: MissingChunks,
+        warned_keys: set[str],
     ) -> None:
         self._folder, self._stamped, self._missing_chunks = folder, stamped, missing_chunks
         self._indexes: dict[str, tuple[tuple[int, int], IndexArray]] = {}
-        self._warned: set[str] = set()
+        self._warned = warned_keys
 
     def check(self, key: str, layout: ArrayLayout, plan: ReadPlan) -> None:
         """Check that every chunk the plan touches is stored, and lies inside its file.
@@ -47,7 +58,7 @@ class ChunkGuard:
             path = f"{key}/{layout.object_path(coords)}"
             signature = self._folder.signature(path)
             if signature is None:
-                self._refuse_hole(key, path)
+                self.meet_hole(key, path)
             elif layout.shard_shape is not None and layout.index_is_plain:
                 index = self._index(key, layout, path, signature)
                 self._check_entries(key, layout, plan, coords, path, signature[0], index)
@@ -71,7 +82,20 @@ class ChunkGuard:
         shown = "; ".join(ranges[:4]) + ("; …" if len(ranges) > 4 else "")
         return ReadError(f"{error.message} (in {shown})", episode=error.episode, key=key)
 
-    def _refuse_hole(self, key: str, path: str) -> None:
+    def meet_hole(self, key: str, path: str) -> None:
+        """Refuse a chunk of array `key` that is not stored, or warn once that it is filled.
+
+        Raises:
+            ReadError: the array itself can't be reached, so that nothing was left out.
+            MissingChunkError: the chunk is missing and may not be filled.
+        """
+        if not self._has_metadata(key):
+            raise ReadError(
+                f"{path} can't be reached, and neither can the array's metadata; was the episode "
+                "moved, or is a disk gone?",
+                episode=self._folder.name,
+                key=key,
+            )
         if self._stamped or self._missing_chunks == "error":
             way_out = (
                 "the copy is incomplete; copy or write the episode again"
@@ -80,13 +104,6 @@ class ChunkGuard:
             )
             raise MissingChunkError(
                 f"{path} is missing; {way_out}", episode=self._folder.name, key=key
-            )
-        if not self._has_metadata(key):
-            # The whole array is out of reach, as when a disk goes away: nothing was left out.
-            raise ReadError(
-                f"{path} can't be reached, and neither can the array's metadata",
-                episode=self._folder.name,
-                key=key,
             )
         if key not in self._warned:
             self._warned.add(key)
@@ -136,7 +153,7 @@ class ChunkGuard:
             offset, length = (int(n) for n in index[inner])
             if offset == EMPTY and length == EMPTY:
                 if self._stamped:
-                    self._refuse_hole(key, f"{path}, chunk {inner}")
+                    self.meet_hole(key, f"{path}, chunk {inner}")
             elif offset + length > size:
                 raise ReadError(
                     f"{path} is cut short: chunk {inner} is to lie in bytes {offset} to "

@@ -30,6 +30,10 @@ RESERVED_NAMES = frozenset(
     }
 )
 
+#: Steps of one window at most, and how far one may reach, in frames or seconds.
+MAX_STEPS = 1_000_000
+MAX_REACH = 1_000_000_000
+
 _WINDOW_FIELDS = ("horizon", "history", "lag_s", "offsets", "offsets_s")
 _DTYPES = frozenset(
     {"float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"}
@@ -56,8 +60,8 @@ class KeySpec:
         mask: also emit `<key>_is_pad`, bool, one a step, true where the step is clamped or padded.
         dtype: the numbers' output type; float32 unless given (metadata keep their own).
         size: cameras: decode to (height, width) pixels.
-        optional: an episode may lack the array; then zeros of `shape` stand in, and
-            `<key>_is_pad` (emitted for every episode of an optional entry) is all true.
+        optional: an episode may lack the array; then zeros of `shape` stand in (None for rows of
+            JSON), and `<key>_is_pad` (emitted for every episode of an optional entry) is all true.
         shape: with `optional`, the shape of one row: (D…) for numbers, (H, W, 3) for cameras.
 
     Raises:
@@ -122,16 +126,22 @@ class KeySpec:
             raise KeyMapError(f"{' and '.join(windows)} exclude each other; keep one")
         for name in ("horizon", "history"):
             value = getattr(self, name)
-            if value is not None and (not _is_int(value) or value < 1):
-                raise KeyMapError(f"{name} must be a whole number of at least 1, got {value!r}")
+            if value is not None and not (_is_int(value) and 1 <= value <= MAX_STEPS):
+                raise KeyMapError(
+                    f"{name} must be a whole number of at least 1, got {value!r}"
+                    f" (the limit is {MAX_STEPS})"
+                )
         for name in ("stride_s", "lag_s"):
             value = getattr(self, name)
-            if value is not None and (not _is_finite(value) or value <= 0):
-                raise KeyMapError(f"{name} must be a number of seconds above 0, got {value!r}")
+            if value is not None and not (_is_number(value) and 0 < value <= MAX_REACH):
+                raise KeyMapError(
+                    f"{name} must be a number of seconds above 0, got {value!r}"
+                    f" (the limit is {MAX_REACH})"
+                )
         if self.stride_s is not None and self.history is None:
             raise KeyMapError("stride_s needs history: it spaces the history's steps")
         _check_steps("offsets", self.offsets, _is_int, "whole numbers of frames")
-        _check_steps("offsets_s", self.offsets_s, _is_finite, "finite numbers of seconds")
+        _check_steps("offsets_s", self.offsets_s, _is_number, "finite numbers of seconds")
         if self.is_annotation and (windows or self.mask):
             raise KeyMapError("annotation_keys yield the current frame's text: no window, no mask")
 
@@ -148,10 +158,13 @@ class KeySpec:
         _check_extent("shape", self.shape, length=3 if self.is_camera else None)
         if self.shape is not None and not self.optional:
             raise KeyMapError("shape goes with optional: true; arrays that exist have their own")
-        if self.optional and self.shape is None and not self.is_annotation:
+        if self.key_type == "metadata_keys":
+            if self.optional and (self.shape is None) != (self.dtype is None):
+                raise KeyMapError(
+                    "optional metadata_keys of numbers need shape and dtype, JSON rows neither"
+                )
+        elif self.optional and self.shape is None and not self.is_annotation:
             raise KeyMapError("optional needs shape, the shape of one row, to make the zeros")
-        if self.optional and self.dtype is None and self.key_type == "metadata_keys":
-            raise KeyMapError("optional metadata_keys need dtype: there is no stored one to keep")
 
 
 def is_array_name(name: str) -> bool:
@@ -238,7 +251,7 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_finite(value: object) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -248,8 +261,10 @@ def _check_steps(name: str, steps: tuple[float, ...] | None, is_step: Any, wante
     if not steps:
         raise KeyMapError(f"{name} is empty; give at least one step, or leave it out")
     for step in steps:
-        if not is_step(step):
-            raise KeyMapError(f"{name} must be {wanted}, got {step!r} among {list(steps)}")
+        if not is_step(step) or abs(step) > MAX_REACH:
+            raise KeyMapError(
+                f"{name} must be {wanted} up to {MAX_REACH}, got {step!r} among {list(steps)}"
+            )
 
 
 def _check_extent(name: str, extent: tuple[int, ...] | None, length: int | None) -> None:

@@ -3,99 +3,102 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
 from egoloader.collation import collate
 from egoloader.dataset import MultiDataset
 from egoloader.errors import SettingsError
-from egoloader.sampler import ShuffledBatches
+from egoloader.sampler import ShuffledBatches, check_batch_size
 
-__all__ = ["MixtureLoader", "ValidationLoader"]
+__all__ = ["MixtureLoader", "Position", "ValidationLoader"]
 
 Batch = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far an order has been handed out.
+
+    Attributes:
+        step: batches handed out since the run began.
+        epoch: complete epochs among them.
+        done: batches of the running epoch.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    done: int = 0
 
 
 class MixtureLoader:
     """Training batches `{embodiment: batch}`: one batch of every source a step.
 
     An epoch is a pass over the longest source; the others go on where they were and start over
-    when they end, so that each source's frames come once per pass of that source. Its position,
-    (epoch, batches handed out), moves on as a batch is handed out; `iter` goes on from there,
-    however often it is called.
+    when they end, so that each source's frames come once per pass of that source. The position
+    moves on as a batch is handed out; `iter` goes on from there, however often it is called.
+
+    Where fewer batches make an epoch (`epoch_limit`), the next epoch goes on in the same pass, so
+    that all frames still come once before any comes again.
 
     Args:
         sources: per embodiment, its frames.
         batch_size: frames of each source's batch.
         seed: of the order.
         num_workers: worker processes of each source; 0 makes batches in this process.
+        epoch_limit: asked at the start of an epoch for the batches that it may have at most.
 
     Raises:
         SettingsError: a source without frames, by name; or a wrong batch size.
     """
 
     def __init__(
-        self, sources: Mapping[str, MultiDataset], *, batch_size: int, seed: int, num_workers: int
+        self,
+        sources: Mapping[str, MultiDataset],
+        *,
+        batch_size: int,
+        seed: int,
+        num_workers: int,
+        epoch_limit: Callable[[], float],
     ) -> None:
         if not sources:
             raise SettingsError("there must be at least one embodiment to train on")
-        for name, source in sources.items():
-            if len(source) == 0:
-                raise SettingsError(f"embodiment {name!r} has no frames to train on")
         self._sources, self._num_workers = dict(sources), num_workers
+        self._epoch_limit = epoch_limit
         self._order = {
-            name: ShuffledBatches(len(source), batch_size, seed)
+            name: ShuffledBatches(name, len(source), batch_size, seed)
             for name, source in self._sources.items()
         }
-        self._identity = _fingerprint(self._sources, batch_size, seed)
-        self._epoch, self._done = 0, 0
+        self.fingerprint = _fingerprint(self._sources, batch_size, seed)
+        self.position = Position()
 
     def __len__(self) -> int:
-        """Return the batches of the running epoch: those done and those left."""
+        """Return the batches of an epoch without a limit: those done and those left."""
         return max(len(order) for order in self._order.values())
 
     def __iter__(self) -> Iterator[dict[str, Batch]]:
-        step = self._epoch * len(self) + self._done
-        left = len(self) - self._done
+        size = int(min(len(self), self._epoch_limit()))
+        if self.position.done >= size:  # the limit is lower than before the resume
+            self.position = Position(self.position.step, self.position.epoch + 1, 0)
+        left = size - self.position.done
         streams = {
-            name: iter(self._stream(name, itertools.islice(order.from_batch(step), left)))
+            name: iter(_loader(self._sources[name], order.run(self.position.step, left), self))
             for name, order in self._order.items()
         }
         for _ in range(left):
             batch = {name: next(stream) for name, stream in streams.items()}
-            self._advance()
+            self.position = _advanced(self.position, size)
             yield batch
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position, and what the order depends on."""
-        return {"epoch": self._epoch, "done": self._done, "fingerprint": self._identity}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved position.
-
-        Raises:
-            SettingsError: the episodes or a setting that fixes the order are others now.
-        """
-        saved = dict(state["fingerprint"])
-        for name, value in self._identity.items():
-            if saved.get(name) != value:
-                raise SettingsError(
-                    f"can't resume: {name} was {saved.get(name)!r} and is {value!r} now; "
-                    "the order would be another one. Restore it, or start a new run"
-                )
-        self._epoch, self._done = int(state["epoch"]), int(state["done"])
-
-    def _advance(self) -> None:
-        self._done += 1
-        if self._done == len(self):
-            self._epoch, self._done = self._epoch + 1, 0
-
-    def _stream(self, name: str, batches: Iterable[list[int]]) -> Iterable[Batch]:
-        return _loader(self._sources[name], list(batches), self._num_workers)
+    @property
+    def num_workers(self) -> int:
+        """Worker processes of each source."""
+        return self._num_workers
 
 
 class ValidationLoader:
@@ -105,18 +108,18 @@ class ValidationLoader:
         sources: per embodiment, its frames.
         batch_size: frames of a batch; the last of a source may hold fewer.
         num_workers: worker processes; 0 makes batches in this process.
+
+    Raises:
+        SettingsError: a wrong batch size.
     """
 
     def __init__(
         self, sources: Mapping[str, MultiDataset], *, batch_size: int, num_workers: int
     ) -> None:
-        self._sources, self._num_workers = dict(sources), num_workers
+        check_batch_size(batch_size)
+        self._sources, self.num_workers = dict(sources), num_workers
         self._batches = {
-            name: [
-                list(range(start, min(start + batch_size, len(source))))
-                for start in range(0, len(source), batch_size)
-            ]
-            for name, source in self._sources.items()
+            name: _InOrder(len(source), batch_size) for name, source in self._sources.items()
         }
 
     def __len__(self) -> int:
@@ -124,14 +127,42 @@ class ValidationLoader:
 
     def __iter__(self) -> Iterator[dict[str, Batch]]:
         for name, batches in self._batches.items():
-            for batch in _loader(self._sources[name], batches, self._num_workers):
+            for batch in _loader(self._sources[name], batches, self):
                 yield {name: batch}
 
 
+class _InOrder(Sequence[Sequence[int]]):
+    """Batches of consecutive frame indices, as ranges."""
+
+    def __init__(self, num_frames: int, batch_size: int) -> None:
+        self._starts, self._frames = range(0, num_frames, batch_size), range(num_frames)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, number: Any) -> Any:
+        start = self._starts[number]
+        return self._frames[start : start + self._starts.step]
+
+
+def _advanced(position: Position, size: int) -> Position:
+    step, done = position.step + 1, position.done + 1
+    if done == size:
+        return Position(step, position.epoch + 1, 0)
+    return Position(step, position.epoch, done)
+
+
 def _loader(
-    source: MultiDataset, batches: list[list[int]], num_workers: int
+    source: MultiDataset, batches: Any, owner: MixtureLoader | ValidationLoader
 ) -> DataLoader[dict[str, Any]]:
-    return DataLoader(source, batch_sampler=batches, collate_fn=collate, num_workers=num_workers)
+    return DataLoader(
+        source,
+        batch_sampler=batches,
+        collate_fn=collate,
+        num_workers=owner.num_workers,
+        # Else making an iterator would draw from the training run's own random numbers.
+        generator=torch.Generator().manual_seed(0),
+    )
 
 
 def _fingerprint(sources: Mapping[str, MultiDataset], batch_size: int, seed: int) -> dict[str, Any]:
@@ -142,4 +173,10 @@ def _fingerprint(sources: Mapping[str, MultiDataset], batch_size: int, seed: int
         for episode in source.episodes
     ]
     digest = hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
-    return {"batch_size": batch_size, "seed": seed, "episodes": digest}
+    return {
+        "batch_size": batch_size,
+        "seed": seed,
+        "number of episodes": len(listed),
+        "number of frames": sum(frames for _, _, frames in listed),
+        "set of episodes": digest,
+    }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from egoloader.errors import PlanError
 from egoloader.windows import Rows, Steps, entry_rows
 
 __all__ = [
@@ -43,14 +44,14 @@ def plan_reads(windows: Iterable[Window], chunk_rows: int) -> list[Window]:
         Half-open (start, stop) groups: one is a contiguous read, several an orthogonal index.
 
     Raises:
-        ValueError: a window that is empty, reversed or negative, or `chunk_rows` below 1.
+        PlanError: a window that is empty, reversed or negative, or `chunk_rows` below 1.
     """
     if chunk_rows < 1:
-        raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}")
+        raise PlanError(f"chunk_rows must be at least 1, got {chunk_rows}")
     groups: list[Window] = []
     for start, stop in sorted(windows):
         if start < 0 or stop <= start:
-            raise ValueError(f"windows are (start, stop) with 0 <= start < stop, got {start, stop}")
+            raise PlanError(f"windows are (start, stop) with 0 <= start < stop, got {start, stop}")
         if groups and start // chunk_rows - (groups[-1][1] - 1) // chunk_rows <= 1:
             groups[-1] = (groups[-1][0], max(groups[-1][1], stop))
         else:

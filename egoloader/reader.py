@@ -18,7 +18,7 @@ from egoloader.counts import KeyCounts, ReadCounts
 from egoloader.errors import EgoloaderError, ReadError
 from egoloader.layout import ArrayLayout
 from egoloader.plan import ReadPlan, Window
-from egoloader.store import CountingStore, EpisodeFolder
+from egoloader.store import CountingStore, EpisodeFolder, OnHole
 from egoloader.tally import with_tally
 
 __all__ = ["Reader", "ReferenceReader"]
@@ -43,10 +43,16 @@ class Reader(Protocol):
 
 
 class ReferenceReader:
-    """Reads through zarr-python: any codec it knows, and the oracle for faster readers."""
+    """Reads through zarr-python: any codec it knows, and the oracle for faster readers.
 
-    def __init__(self, folder: EpisodeFolder, counts: ReadCounts) -> None:
-        self._folder, self._counts = folder, counts
+    Args:
+        folder: the episode's files.
+        counts: where the cost is added.
+        on_hole: called with key and path where a chunk is not there; may raise.
+    """
+
+    def __init__(self, folder: EpisodeFolder, counts: ReadCounts, on_hole: OnHole) -> None:
+        self._folder, self._counts, self._on_hole = folder, counts, on_hole
         self._arrays: dict[str, zarr.Array[Any]] = {}
 
     def read(self, key: str, layout: ArrayLayout, plan: ReadPlan) -> ObjectArray:
@@ -67,7 +73,8 @@ class ReferenceReader:
         return rows
 
     def _open(self, key: str) -> zarr.Array[Any]:
-        store = CountingStore(LocalStore(self._folder.root, read_only=True), key, self._counts)
+        local = LocalStore(self._folder.root, read_only=True)
+        store = CountingStore(local, key, self._counts, self._on_hole)
         array = zarr.open_array(store=store, path=key, mode="r")
         metadata = with_tally(array.metadata, lambda: self._counts.add(key, KeyCounts(chunks=1)))
         return zarr.Array(zarr.AsyncArray(metadata, array.store_path))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -15,19 +14,18 @@ import torch
 from egoloader.binding import bind
 from egoloader.cast import cast_rows
 from egoloader.decode import decode_jpeg, jpeg_size
-from egoloader.episode import ANNOTATIONS, TIMESTAMP, ZarrEpisode
+from egoloader.episode import TIMESTAMP, Annotation, ZarrEpisode
 from egoloader.errors import (
     EgoloaderError,
     EpisodeError,
     EpisodeFormatError,
-    FrameError,
-    ReadError,
     SampleError,
     SettingsError,
     near_miss,
 )
 from egoloader.keymap import KeyMap, KeySpec
-from egoloader.plan import BatchPlan, ReadPlan, plan_batch
+from egoloader.plan import BatchPlan, plan_batch
+from egoloader.windows import cut_ends
 
 __all__ = ["ImageDtype", "Sample", "SampleMaker", "SampleSettings"]
 
@@ -88,8 +86,7 @@ class SampleMaker:
     def __init__(self, episode: ZarrEpisode, keymap: KeyMap, settings: SampleSettings) -> None:
         self.episode, self.keymap, self.settings = episode, keymap, settings
         self._binding = bind(episode, keymap, annotation_cutoff=settings.annotation_cutoff)
-        self._sizes: dict[str, tuple[int, int]] = {}
-        self._timestamps: npt.NDArray[np.float64] | None = None
+        self._sizes: dict[str, tuple[int, int]] = {}  # of cameras whose size nothing declares
 
     def __reduce__(self) -> tuple[object, ...]:
         return SampleMaker, (self.episode, self.keymap, self.settings)
@@ -105,8 +102,12 @@ class SampleMaker:
             self._binding.chunk_rows,
             frames,
             self.episode.total_frames,
-            self._cut_ends(frames),
+            cut_ends(self._spans(), frames, self.episode.total_frames),
         )
+
+    def _spans(self) -> Sequence[Annotation]:
+        """Return the annotation spans that cut windows off; read once, kept by the episode."""
+        return self.episode.annotations() if self.settings.annotation_cutoff else ()
 
     def make(self, frames: IntArray) -> list[Sample]:
         """Make the samples of B frames, in the order asked for.
@@ -141,14 +142,14 @@ class SampleMaker:
                 columns[key] = self._zeros(key, spec, len(frames))
             if spec.emits_mask:
                 columns[f"{key}_is_pad"] = self._mask(key, plan, len(frames))
-        columns |= self._context(frames)
+        columns |= self._context(frames, plan, stored)
         return [{key: column[b] for key, column in columns.items()} for b in range(len(frames))]
 
     def _transform(self, sample: Sample) -> Sample:
         frame = int(sample["frame_index"])
         for transform in self.settings.transforms:
             try:
-                sample = transform(sample)
+                sample = _check_sample(transform(sample))
             except EpisodeError:
                 raise
             except Exception as error:
@@ -170,14 +171,7 @@ class SampleMaker:
         rows = plan.rows[key].rows
         cut = stored[plan.reads[spec.zarr_key].locate(rows)]
         if spec.is_camera and self.settings.image_dtype != "jpeg":
-            size = spec.size or self._stored_size(spec.zarr_key)
-            out = np.empty((*rows.shape, *size, 3), dtype=np.uint8)
-            for at in np.ndindex(rows.shape):
-                row = int(rows[at])
-                if not decoded.copy_to(out[at], spec.zarr_key, row):
-                    self._decode(spec.zarr_key, row, cast(bytes, cut[at]), out[at])
-                    decoded.add(out[at], spec.zarr_key, row)
-            return self._present(key, out)
+            return self._present(key, self._decode(spec, rows, cut, decoded))
         if spec.is_camera:
             return self._without_axis(key, [list(row) for row in cut])
         if cut.dtype == object:
@@ -187,8 +181,10 @@ class SampleMaker:
 
     def _zeros(self, key: str, spec: KeySpec, batch: int) -> Column:
         """Return what stands in for an optional array that the episode lacks."""
-        shape: tuple[int, ...] = spec.shape or ()
         steps = len(self._binding.steps[key].offsets)
+        if spec.shape is None:  # rows of JSON
+            return self._without_axis(key, [[None] * steps for _ in range(batch)])
+        shape: tuple[int, ...] = spec.shape
         if spec.is_camera and self.settings.image_dtype == "jpeg":
             return self._without_axis(key, [[b""] * steps for _ in range(batch)])
         if spec.is_camera:
@@ -204,71 +200,63 @@ class SampleMaker:
             is_pad = torch.ones(batch, len(self._binding.steps[key].offsets), dtype=torch.bool)
         return is_pad if self._binding.steps[key].has_time_axis else is_pad[:, 0]
 
-    def _context(self, frames: IntArray) -> dict[str, Column]:
+    def _context(
+        self, frames: IntArray, plan: BatchPlan, stored: Mapping[str, npt.NDArray[Any]]
+    ) -> dict[str, Column]:
         """Return what every sample carries besides the keymap's entries."""
         batch = len(frames)
+        times = frames / self.episode.fps
+        if TIMESTAMP in plan.reads:
+            places = plan.reads[TIMESTAMP].locate(frames)
+            times = stored[TIMESTAMP][places].reshape(batch).astype(np.float64)
         return {
             "fps": torch.full((batch,), self.episode.fps, dtype=torch.float32),
             "embodiment": [self.episode.embodiment] * batch,
             "episode": [self.episode.name] * batch,
             "frame_index": torch.from_numpy(frames.copy()),
-            "timestamp": torch.from_numpy(self._times()[frames]),
+            "timestamp": torch.from_numpy(times),
         }
-
-    def _times(self) -> npt.NDArray[np.float64]:
-        """Return each frame's time in seconds: (total_frames,), read once where it is stored."""
-        if self._timestamps is None:
-            total = self.episode.total_frames
-            self._timestamps = np.arange(total, dtype=np.float64) / self.episode.fps
-            if total and self.episode.has(TIMESTAMP):
-                stored = self.episode.fetch(TIMESTAMP, ReadPlan(((0, total),)))
-                self._timestamps = stored.astype(np.float64).reshape(total)
-        return self._timestamps
-
-    def _cut_ends(self, frames: IntArray) -> IntArray:
-        """Return where cut windows end: the earliest end of the spans that hold each frame."""
-        ends = np.full_like(frames, self.episode.total_frames)
-        if self.settings.annotation_cutoff:
-            for _, start, end in self.episode.annotations(ANNOTATIONS):
-                held = (start <= frames) & (frames < end)
-                ends[held] = np.minimum(ends[held], end)
-        return ends
 
     def _text(self, key: str, frame: int) -> str:
         spans = self.episode.annotations(key)
         return "; ".join(text for text, start, end in spans if start <= frame < end)
 
-    def _stored_size(self, key: str) -> tuple[int, int]:
-        """Return the (height, width) of a camera's frames: as declared, else as frames say."""
-        if key not in self._sizes:
-            feature = (self.episode.header.features or {}).get(key)
-            if feature is not None and len(feature.shape) == 3:
-                self._sizes[key] = feature.shape[0], feature.shape[1]
-            else:
-                self._sizes[key] = self._probe_size(key)
-        return self._sizes[key]
+    def _stored_size(self, spec: KeySpec, frame: int, data: bytes) -> tuple[int, int]:
+        """Return the (height, width) that a camera's frames must have.
 
-    def _probe_size(self, key: str) -> tuple[int, int]:
-        """Return frame 0's (height, width); another frame's where frame 0 is broken."""
-        last = self.episode.total_frames - 1
-        for frame in (0, last // 2):
-            with contextlib.suppress(ReadError, FrameError):
-                return self._size_of(key, frame)
-        return self._size_of(key, last)
+        It is declared, by the episode or the entry; else the first frame that is read sets it.
+        """
+        if spec.zarr_key in self._sizes:
+            return self._sizes[spec.zarr_key]
+        feature = (self.episode.header.features or {}).get(spec.zarr_key)
+        if feature is not None and len(feature.shape) == 3:
+            return feature.shape[0], feature.shape[1]
+        if spec.shape is not None:
+            return spec.shape[0], spec.shape[1]
+        size = jpeg_size(data, episode=self.episode.name, key=spec.zarr_key, frame=frame)
+        return self._sizes.setdefault(spec.zarr_key, size)
 
-    def _size_of(self, key: str, frame: int) -> tuple[int, int]:
-        data = self.episode.fetch(key, ReadPlan(((frame, frame + 1),)))[0]
-        return jpeg_size(data, episode=self.episode.name, key=key, frame=frame)
-
-    def _decode(self, key: str, frame: int, data: bytes, out: Pixels) -> None:
-        decode_jpeg(
-            data,
-            out,
-            stored_size=self._stored_size(key),
-            episode=self.episode.name,
-            key=key,
-            frame=frame,
-        )
+    def _decode(
+        self, spec: KeySpec, rows: IntArray, cut: npt.NDArray[Any], decoded: _DecodedFrames
+    ) -> Pixels:
+        """Decode (B, n) JPEGs to (B, n, H, W, 3), each distinct one once."""
+        first = cast(bytes, cut[0, 0])
+        stored_size = self._stored_size(spec, int(rows[0, 0]), first)
+        out = np.empty((*rows.shape, *(spec.size or stored_size), 3), dtype=np.uint8)
+        for at in np.ndindex(rows.shape):
+            row = int(rows[at])
+            if decoded.copy_to(out[at], spec.zarr_key, row):
+                continue
+            decode_jpeg(
+                cast(bytes, cut[at]),
+                out[at],
+                stored_size=stored_size,
+                episode=self.episode.name,
+                key=spec.zarr_key,
+                frame=row,
+            )
+            decoded.add(out[at], spec.zarr_key, row)
+        return out
 
     def _present(self, key: str, pixels: Pixels) -> torch.Tensor:
         """Turn (B, n, H, W, 3) uint8 into (B[, n], 3, H, W) of the output dtype, same memory."""
@@ -293,6 +281,12 @@ class SampleMaker:
                     f"row {rows[b, n]} is no JSON: {row!r:.60}", episode=self.episode.name, key=key
                 ) from error
         return parsed
+
+
+def _check_sample(sample: object) -> Sample:
+    if not isinstance(sample, dict):
+        raise TypeError(f"it must return the sample, a dict, not {type(sample).__name__}")
+    return sample
 
 
 class _DecodedFrames:

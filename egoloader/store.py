@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from zarr.storage import LocalStore, WrapperStore
 from egoloader.counts import KeyCounts, ReadCounts
 from egoloader.errors import EpisodeFormatError, ReadError
 
-__all__ = ["MAX_METADATA_BYTES", "CountingStore", "EpisodeFolder"]
+__all__ = ["MAX_METADATA_BYTES", "CountingStore", "EpisodeFolder", "OnHole"]
+
+OnHole = Callable[[str, str], None]
 
 MAX_METADATA_BYTES = 16 * 2**20
 _METADATA_NAMES = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
@@ -106,11 +108,19 @@ class EpisodeFolder:
 
 
 class CountingStore(WrapperStore[LocalStore]):
-    """A local folder for zarr-python that counts requests and bytes of one array's chunks."""
+    """A local folder for zarr-python that counts requests and bytes of one array's chunks.
 
-    def __init__(self, store: LocalStore, key: str, counts: ReadCounts) -> None:
+    Args:
+        store: the folder.
+        key: the array.
+        counts: where requests and bytes are added.
+        on_hole: called with the key and the path of a chunk that is not there, before zarr-python
+            takes it for one of fill values; may raise.
+    """
+
+    def __init__(self, store: LocalStore, key: str, counts: ReadCounts, on_hole: OnHole) -> None:
         super().__init__(store)
-        self._key, self._counts = key, counts
+        self._key, self._counts, self._on_hole = key, counts, on_hole
 
     async def get(
         self,
@@ -123,4 +133,6 @@ class CountingStore(WrapperStore[LocalStore]):
         if key.rpartition("/")[2] not in _METADATA_NAMES:
             size = 0 if data is None else len(data)
             self._counts.add(self._key, KeyCounts(requests=1, bytes=size))
+            if data is None:
+                self._on_hole(self._key, key)
         return data

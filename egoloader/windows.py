@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from egoloader.keymap import KeySpec
 
-__all__ = ["Rows", "Steps", "entry_rows", "entry_steps"]
+__all__ = ["Rows", "Steps", "current_frame", "cut_ends", "entry_rows", "entry_steps"]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -61,7 +62,29 @@ def entry_steps(spec: KeySpec, fps: float) -> Steps:
     if spec.offsets_s is not None:
         frames = [round(offset * fps) for offset in spec.offsets_s]
         return Steps(np.array(frames, dtype=np.int64), 1, True, False)
+    return current_frame()
+
+
+def current_frame() -> Steps:
+    """Return the window of the current frame alone, without a time axis."""
     return Steps(np.zeros(1, dtype=np.int64), 1, False, False)
+
+
+def cut_ends(
+    spans: Iterable[tuple[str, int, int]], frames: IntArray, total_frames: int
+) -> IntArray:
+    """Return where windows that annotations cut off end: (B,) int64, one past the last row.
+
+    Args:
+        spans: annotation spans (text, start, end), half-open in frames.
+        frames: (B,) int64 frame indices.
+        total_frames: the episode's real frames, where no span holds the frame or ends before.
+    """
+    ends = np.full_like(frames, total_frames)
+    for _, start, end in spans:
+        held = (start <= frames) & (frames < end)
+        ends[held] = np.minimum(ends[held], end)
+    return ends
 
 
 def entry_rows(steps: Steps, frames: IntArray, ends: IntArray) -> Rows:

@@ -101,7 +101,7 @@ def test_plan_takes_the_first_episode_of_a_folder_and_its_middle_frame() -> None
         (["plan", "nowhere"], "there is no folder at this path"),
         (["plan", "SAMPLES", "keymap=sampels"], "did you mean 'samples'?"),
         (["plan", "SAMPLES", "--frame", "92"], "frame 92 is outside episode"),
-        (["plan", "SAMPLES", "keymap=human"], "is not there"),
+        (["plan", "SAMPLES", "keymap=human"], "does not have"),
         (["convert", "lerobot", "nowhere", "out"], "nowhere"),
         (["convert", "lerobot", ".", "out", "--image-size", "240"], "HEIGHTxWIDTH"),
         (["convert", "lerobot", ".", "out", "--episodes", "a:b"], "a:b"),

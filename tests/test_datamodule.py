@@ -126,12 +126,12 @@ def test_resume_is_refused_when_data_or_order_changed(folder: Path) -> None:
         module(folder, batch_size=5).load_state_dict(state)
     with pytest.raises(SettingsError, match="seed was 3 and is 4"):
         module(folder, seed=4).load_state_dict(state)
-    with pytest.raises(SettingsError, match="episodes was"):
+    with pytest.raises(SettingsError, match="number of episodes was"):
         module(folder, percent=50).load_state_dict(state)
-    late = EpisodeDataModule(folder, {"human": HUMAN, "arm": ARM}, batch_size=5, seed=3)
-    late.load_state_dict(state)
-    with pytest.raises(SettingsError, match="batch_size"):
-        late.setup("fit")
+    before = module(folder).state_dict()
+    before["fingerprint"]["set of episodes"] = "other"
+    with pytest.raises(SettingsError, match="set of episodes was 'other'"):
+        module(folder).load_state_dict(before)
 
 
 def test_an_embodiment_without_episodes_is_refused_by_name(folder: Path) -> None:
@@ -235,6 +235,75 @@ def test_a_resumed_fit_goes_on_with_the_next_unseen_batch(
         second, datamodule=module(folder), ckpt_path=tmp_path / "at.ckpt"
     )
     assert first.seen + second.seen == whole.seen
+
+
+def seen_by_fit(root: Path, data: EpisodeDataModule, **options: Any) -> list[Any]:
+    recorder = Recorder()
+    trainer(root, **options).fit(recorder, datamodule=data)
+    return recorder.seen
+
+
+def test_a_fresh_fit_starts_anew_whatever_the_module_did_before(
+    folder: Path, tmp_path: Path
+) -> None:
+    whole = seen_by_fit(tmp_path, module(folder), max_epochs=1)
+    data = module(folder)
+    assert seen_by_fit(tmp_path, data, max_steps=5) == whole[:5]
+    assert seen_by_fit(tmp_path, data, max_epochs=1) == whole
+    assert seen_by_fit(tmp_path, data, max_epochs=1) == whole
+
+
+def test_validating_a_checkpoint_leaves_the_order_alone(folder: Path, tmp_path: Path) -> None:
+    keep = ModelCheckpoint(tmp_path, filename="at", every_n_train_steps=3)
+    seen_by_fit(tmp_path, module(folder), max_steps=3, callbacks=[keep])
+    data, recorder = module(folder), Recorder()
+    trainer(tmp_path).validate(
+        recorder, datamodule=data, ckpt_path=tmp_path / "at.ckpt", verbose=False
+    )
+    assert recorder.validated == len(data.val_dataloader())
+    whole = seen_by_fit(tmp_path, module(folder), max_epochs=1)
+    assert seen_by_fit(tmp_path, data, max_epochs=1) == whole
+
+
+def test_a_limited_epoch_is_whole_and_the_next_goes_on(folder: Path, tmp_path: Path) -> None:
+    data, recorder = module(folder), Recorder()
+    trainer(tmp_path, max_epochs=3, limit_train_batches=4).fit(recorder, datamodule=data)
+    assert len(recorder.seen) == 12
+    assert recorder.validated == 3 * len(data.val_dataloader())
+    assert recorder.seen == seen_by_fit(tmp_path, module(folder), max_steps=12)
+    assert (data.state_dict()["epoch"], data.state_dict()["done"]) == (3, 0)
+
+
+@pytest.mark.parametrize("stop", [3, 4, 6])
+def test_resuming_a_limited_epoch(folder: Path, tmp_path: Path, stop: int) -> None:
+    options = {"max_epochs": 3, "limit_train_batches": 4}
+    whole = seen_by_fit(tmp_path, module(folder), **options)
+    keep = ModelCheckpoint(tmp_path, filename="at", every_n_train_steps=stop, save_top_k=1)
+    first = seen_by_fit(tmp_path, module(folder), **options, max_steps=stop, callbacks=[keep])
+    second = Recorder()
+    trainer(tmp_path, **options).fit(
+        second, datamodule=module(folder), ckpt_path=tmp_path / "at.ckpt"
+    )
+    assert first + second.seen == whole
+
+
+def test_overfitting_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="overfit_batches needs an order that repeats"):
+        seen_by_fit(tmp_path, module(folder), max_epochs=1, overfit_batches=2)
+
+
+def test_the_loader_holds_no_state_that_lightning_would_keep_too(folder: Path) -> None:
+    loader = module(folder).train_dataloader()
+    assert not hasattr(loader, "state_dict")
+    assert not hasattr(loader, "load_state_dict")
+
+
+def test_iterating_draws_no_random_numbers_of_the_training_run(folder: Path) -> None:
+    data = module(folder)
+    before = torch.get_rng_state()
+    next(iter(data.train_dataloader()))
+    next(iter(data.val_dataloader()))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_inactive_validation_decodes_nothing(

@@ -111,7 +111,7 @@ def test_every_key_type_is_taken(key_type: str) -> None:
         ({"mask": 1}, "mask"),
         ({"mask": "yes"}, "mask"),
         ({"optional": True}, "shape"),
-        ({"optional": True, "shape": [7], "key_type": "metadata_keys"}, "need dtype"),
+        ({"optional": True, "shape": [7], "key_type": "metadata_keys"}, "need shape and dtype"),
         ({"optional": "yes", "shape": [7]}, "optional"),
         ({"shape": [7]}, "optional"),
         ({"optional": True, "shape": [0]}, "shape"),

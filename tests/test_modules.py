@@ -33,6 +33,7 @@ ORDER = [
     "binding",
     "cast",
     "sample",
+    "handles",
     "catalog",
     "dataset",
     "collation",

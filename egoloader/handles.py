@@ -1,0 +1,41 @@
+"""Open episodes, bounded in number: the least recently used is closed first."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+
+from egoloader.sample import SampleMaker
+
+__all__ = ["OpenEpisodes"]
+
+
+class OpenEpisodes:
+    """Sample makers of the episodes that one process has open. Safe to ask from threads.
+
+    Args:
+        capacity: episodes that stay open at once.
+        open_episode: opens the episode of a number.
+    """
+
+    def __init__(self, capacity: int, open_episode: Callable[[int], SampleMaker]) -> None:
+        self._capacity, self._open_episode = capacity, open_episode
+        self._lock = threading.Lock()
+        self._makers: OrderedDict[int, SampleMaker] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def get(self, number: int) -> SampleMaker:
+        """Return an episode's maker, opened if need be."""
+        with self._lock:
+            if number in self._makers:
+                self._makers.move_to_end(number)
+                return self._makers[number]
+            # Under the lock, so that two threads don't open one episode twice.
+            maker = self._open_episode(number)
+            self._makers[number] = maker
+            if len(self._makers) > self._capacity:
+                self._makers.popitem(last=False)
+            return maker
