@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from egoloader.errors import EpisodeFormatError, EpisodeNotFoundError, SettingsError, near_miss
+from egoloader.errors import FolderNotFoundError, SettingsError, near_miss
 
-__all__ = ["Split", "find_episodes", "keep_share", "matches", "split_episodes"]
+__all__ = ["Split", "find_episodes", "is_episode", "keep_share", "matches", "split_episodes"]
 
 Split = Literal["train", "valid", "all"]
 _GROUP_FILES = ("zarr.json", ".zgroup")
@@ -20,25 +20,23 @@ _GROUP_FILES = ("zarr.json", ".zgroup")
 def find_episodes(folder: Path) -> list[str]:
     """Return the paths below `folder` of all episodes in it, sorted.
 
-    An episode is a Zarr group that holds arrays; folders whose name starts with a dot (half-written
-    episodes among them) are passed over.
+    An episode is a Zarr group that holds arrays, or a folder called `….zarr` that should be one.
+    Folders whose name starts with a dot (half-written episodes among them) are passed over.
 
     Raises:
-        EpisodeNotFoundError: there is no such folder, or no episode in it.
-        EpisodeFormatError: a folder is called `….zarr` and no Zarr group is in it, as an
-            interrupted copy leaves it.
+        FolderNotFoundError: there is no such folder, or no episode in it.
     """
     if not folder.is_dir():
-        raise EpisodeNotFoundError("there is no folder at this path", episode=str(folder))
-    if _is_episode(folder):
-        raise EpisodeNotFoundError(
+        raise FolderNotFoundError("there is no folder at this path", episode=str(folder))
+    if is_episode(folder):
+        raise FolderNotFoundError(
             "this is one episode, not a folder of episodes; "
             "give the folder above it, or open it with ZarrDataset",
             episode=str(folder),
         )
     found = sorted(_walk(folder, folder, frozenset({os.path.realpath(folder)})))
     if not found:
-        raise EpisodeNotFoundError("the folder holds no episodes", episode=str(folder))
+        raise FolderNotFoundError("the folder holds no episodes", episode=str(folder))
     return found
 
 
@@ -105,7 +103,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _is_episode(folder: Path) -> bool:
+def is_episode(folder: Path) -> bool:
     """Return whether a folder is a Zarr group that declares frames or has an array in it."""
     if not any((folder / name).is_file() for name in _GROUP_FILES):
         return False
@@ -140,7 +138,7 @@ def _walk(root: Path, folder: Path, above: frozenset[str]) -> Iterator[str]:
         # A link to a folder above would be walked without end; one to itself is no folder.
         if path.name.startswith(".") or real in above or not path.is_dir():
             continue
-        if _is_episode(path):
+        if is_episode(path):
             found = True
             yield path.relative_to(root).as_posix()
         else:
@@ -148,7 +146,5 @@ def _walk(root: Path, folder: Path, above: frozenset[str]) -> Iterator[str]:
                 found = True
                 yield name
     if not found and folder != root and folder.suffix == ".zarr":
-        raise EpisodeFormatError(
-            "there is no Zarr group in it; was the copy interrupted?",
-            episode=folder.relative_to(root).as_posix(),
-        )
+        # What an interrupted copy leaves; opening it says so, where passing it over would not.
+        yield folder.relative_to(root).as_posix()

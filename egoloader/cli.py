@@ -142,14 +142,16 @@ def plan(
     from egoloader.sample import SampleMaker, SampleSettings
     from egoloader.train.config import compose, make
 
-    keymap = make(compose(context.args).keymap)
+    config = compose(context.args)
+    keymap = make(config.keymap)
     if isinstance(keymap, dict):
         raise ConfigError("plan takes one keymap; choose that of one embodiment")
     folder_of_episodes = not any((path / name).is_file() for name in ("zarr.json", ".zgroup"))
     if folder_of_episodes:
         path = path / find_episodes(path)[0]
     episode = ZarrEpisode(path)
-    maker = SampleMaker(episode, keymap, SampleSettings())
+    settings = SampleSettings(annotation_cutoff=config.data.annotation_cutoff)
+    maker = SampleMaker(episode, keymap, settings)
     index = episode.total_frames // 2 if frame is None else frame
     reads = explain_frame(maker, index)
     console = _console()
@@ -175,7 +177,8 @@ def _report_lines(report: ConversionReport) -> Iterator[str]:
     if report.missing:
         shown = ", ".join(str(episode) for episode in sorted(report.missing))
         first = min(report.missing)
-        yield f"missing in the source: episodes {shown}; of {first}: {report.missing[first]}"
+        files = ", ".join(report.missing[first])
+        yield f"missing in the source: episodes {shown}; of episode {first}: {files}"
     for feature, why in report.left_out.items():
         yield f"left out: {feature}: {why}"
     for episode, texts in report.warnings.items():

@@ -15,6 +15,7 @@ from egoloader.counts import ReadCounts
 from egoloader.errors import (
     EpisodeFormatError,
     EpisodeNotFoundError,
+    MissingChunkError,
     MissingKeyError,
     ReadError,
     RowRangeError,
@@ -189,8 +190,30 @@ class ZarrEpisode:
         here.guard.check(key, layout, plan)
         try:
             return here.reader.read(key, layout, plan)
+        except MissingChunkError:
+            raise
         except ReadError as error:
             raise here.guard.blame(key, layout, plan, error) from error
+
+    def check_stored(self, key: str) -> None:
+        """Check that an array has every row of the episode, and every chunk that they lie in.
+
+        Reads shard indexes only, and decodes nothing.
+
+        Raises:
+            EpisodeFormatError: the array is shorter than the episode.
+            MissingChunkError, ReadError: a chunk is missing, or a shard is cut short.
+        """
+        layout = self.layout(key)
+        rows = layout.rows if key == ANNOTATIONS else self.total_frames
+        if layout.rows < rows:
+            raise EpisodeFormatError(
+                f"the array has {layout.rows} rows, fewer than total_frames = {rows}",
+                episode=self.name,
+                key=key,
+            )
+        if rows:
+            self._here().guard.check(key, layout, ReadPlan(((0, rows),)))
 
     def read(
         self, windows: Mapping[str, Sequence[Window]]
@@ -331,4 +354,6 @@ def _explain_absence(path: Path) -> str:
         return "there is nothing at this path"
     if not path.is_dir():
         return "this is a file; an episode is a folder"
+    if path.suffix == ".zarr":
+        return "there is no Zarr group in it; was the copy interrupted?"
     return "there is no Zarr group here; a folder of episodes opens with MultiDataset.from_folder"

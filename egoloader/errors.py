@@ -6,6 +6,7 @@
     ├── KeyMapError (ValueError)              a keymap that can't be right, whatever the episode
     ├── EpisodeError                          something about one episode; carries .episode
     │   ├── EpisodeNotFoundError (FileNotFoundError)
+    │   │   └── FolderNotFoundError           no folder of episodes, or none in it
     │   ├── EpisodeFormatError (ValueError)   metadata that is missing, wrong or contradictory
     │   ├── MissingKeyError (KeyError)        the keymap names an array that the episode lacks
     │   ├── RowRangeError (ValueError)        rows outside the episode were asked for
@@ -46,6 +47,7 @@ __all__ = [
     "EpisodeExistsError",
     "EpisodeFormatError",
     "EpisodeNotFoundError",
+    "FolderNotFoundError",
     "FrameError",
     "FrameIndexError",
     "KeyMapError",
@@ -95,11 +97,13 @@ class EpisodeError(EgoloaderError):
         frame: the frame index, where one is to blame.
     """
 
+    _noun = "episode"
+
     def __init__(
         self, message: str, *, episode: str = "", key: str | None = None, frame: int | None = None
     ) -> None:
         # PyTorch remakes a worker's error from its text alone, which says where it was already.
-        where = [f"episode {episode!r}"] if episode else []
+        where = [f"{self._noun} {episode!r}"] if episode else []
         if key is not None:
             where.append(f"key {key!r}")
         if frame is not None:
@@ -120,6 +124,12 @@ def _revive(
 
 class EpisodeNotFoundError(EpisodeError, FileNotFoundError):
     """No episode is at the path."""
+
+
+class FolderNotFoundError(EpisodeNotFoundError):
+    """No folder of episodes is at the path, or there are none in it; `.episode` is the path."""
+
+    _noun = "folder"
 
 
 class EpisodeFormatError(EpisodeError, ValueError):

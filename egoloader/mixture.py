@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from egoloader.collation import collate
 from egoloader.dataset import MultiDataset
-from egoloader.errors import SettingsError
+from egoloader.errors import EgoloaderError, SettingsError
 from egoloader.sampler import ShuffledBatches, check_batch_size
 
 __all__ = ["MixtureLoader", "Position", "ValidationLoader"]
@@ -87,7 +87,7 @@ class MixtureLoader:
             self.position = Position(self.position.step, self.position.epoch + 1, 0)
         left = size - self.position.done
         streams = {
-            name: iter(_loader(self._sources[name], order.run(self.position.step, left), self))
+            name: _stream(self._sources[name], order.run(self.position.step, left), self)
             for name, order in self._order.items()
         }
         for _ in range(left):
@@ -127,7 +127,7 @@ class ValidationLoader:
 
     def __iter__(self) -> Iterator[dict[str, Batch]]:
         for name, batches in self._batches.items():
-            for batch in _loader(self._sources[name], batches, self):
+            for batch in _stream(self._sources[name], batches, self):
                 yield {name: batch}
 
 
@@ -152,10 +152,10 @@ def _advanced(position: Position, size: int) -> Position:
     return Position(step, position.epoch, done)
 
 
-def _loader(
+def _stream(
     source: MultiDataset, batches: Any, owner: MixtureLoader | ValidationLoader
-) -> DataLoader[dict[str, Any]]:
-    return DataLoader(
+) -> Iterator[Batch]:
+    loader: DataLoader[Any] = DataLoader(
         source,
         batch_sampler=batches,
         collate_fn=collate,
@@ -163,6 +163,18 @@ def _loader(
         # Else making an iterator would draw from the training run's own random numbers.
         generator=torch.Generator().manual_seed(0),
     )
+    try:
+        yield from loader
+    except EgoloaderError as error:
+        raise _of_worker(error) from error
+
+
+def _of_worker(error: EgoloaderError) -> EgoloaderError:
+    """Return a worker's error with its own message; PyTorch puts the traceback into the text."""
+    text = str(error)
+    if "Original Traceback" not in text:
+        return error
+    return type(error)(text.rstrip().rpartition("\n")[2].partition(": ")[2])
 
 
 def _fingerprint(sources: Mapping[str, MultiDataset], batch_size: int, seed: int) -> dict[str, Any]:

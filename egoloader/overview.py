@@ -7,7 +7,7 @@ from pathlib import Path
 
 from egoloader.catalog import find_episodes
 from egoloader.episode import ZarrEpisode
-from egoloader.errors import EgoloaderError, EpisodeNotFoundError
+from egoloader.errors import EgoloaderError, FolderNotFoundError
 
 __all__ = ["ArrayOverview", "EpisodeOverview", "overview"]
 
@@ -47,7 +47,8 @@ class EpisodeOverview:
         fps: Hz.
         fps_assumed: whether 30 was taken for want of an attribute.
         arrays: what it holds, in its own order.
-        problems: arrays that are declared and can't be opened, with the reason.
+        problems: what is seen to be wrong: arrays that can't be opened, are too short, or whose
+            chunks are not all stored. No chunk is decoded.
     """
 
     name: str
@@ -89,7 +90,7 @@ def overview(path: Path) -> tuple[list[EpisodeOverview], list[str]]:
 def _names(path: Path) -> list[str]:
     """Return the episodes below a path; the path itself, as "", where it is one."""
     if not path.exists():
-        raise EpisodeNotFoundError("there is nothing at this path", episode=str(path))
+        raise FolderNotFoundError("there is nothing at this path", episode=str(path))
     if path.is_dir() and not any((path / name).is_file() for name in ("zarr.json", ".zgroup")):
         return find_episodes(path)
     return [""]
@@ -97,9 +98,12 @@ def _names(path: Path) -> list[str]:
 
 def _episode(episode: ZarrEpisode) -> EpisodeOverview:
     arrays, problems = [], []
+    if episode.total_frames == 0:
+        problems.append(f"episode {episode.name!r}: it has no frames")
     for key in episode.keys:
         try:
             arrays.append(_array(episode, key))
+            episode.check_stored(key)
         except EgoloaderError as error:
             problems.append(str(error))
     attrs = episode.attrs

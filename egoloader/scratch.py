@@ -9,8 +9,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from egoloader.catalog import find_episodes
-from egoloader.errors import EpisodeExistsError, EpisodeFormatError, WriterError
+from egoloader.catalog import find_episodes, is_episode
+from egoloader.errors import EpisodeExistsError, WriterError
 
 __all__ = ["ScratchFolder"]
 
@@ -36,6 +36,9 @@ class ScratchFolder:
         if not target.name or target.name == "..":
             raise WriterError(f"{target} can't be an episode's path: it ends in no name")
         self._check_target()
+        for folder in target.parents:
+            if is_episode(folder):
+                raise WriterError(f"{target} lies inside {folder}, which is an episode itself")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
@@ -110,8 +113,6 @@ def _check_replaceable(folder: Path) -> None:
     except FileNotFoundError:
         # It is one episode or holds none, or another writer is replacing it at this moment.
         return
-    except EpisodeFormatError as error:
-        held = error.episode
     raise EpisodeExistsError(
         f"{folder} holds episodes, such as {held!r}; overwrite replaces one episode only, so give "
         "a path below it"

@@ -11,8 +11,9 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from egoloader import ZarrEpisode
 from egoloader.catalog import find_episodes, keep_share, matches, split_episodes
-from egoloader.errors import EpisodeFormatError, EpisodeNotFoundError, SettingsError
+from egoloader.errors import EpisodeNotFoundError, SettingsError
 from tests.episodes import foreign_group, foreign_numbers, ramp, write_human
 
 names_of_episodes = st.lists(
@@ -88,8 +89,9 @@ def test_an_interrupted_copy_is_named(tmp_path: Path) -> None:
     bare(tmp_path / "whole.zarr")
     write_human(tmp_path / "cut.zarr", 3)
     (tmp_path / "cut.zarr/zarr.json").unlink()
-    with pytest.raises(EpisodeFormatError, match=r"cut\.zarr"):
-        find_episodes(tmp_path)
+    assert find_episodes(tmp_path) == ["cut.zarr", "whole.zarr"]
+    with pytest.raises(EpisodeNotFoundError, match=r"cut\.zarr.*was the copy interrupted"):
+        ZarrEpisode(tmp_path / "cut.zarr")
     shutil.rmtree(tmp_path / "cut.zarr")
     assert find_episodes(tmp_path) == ["whole.zarr"]
 

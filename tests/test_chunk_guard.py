@@ -6,7 +6,6 @@ import contextlib
 import re
 import shutil
 import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -210,20 +209,6 @@ def test_a_missing_chunk_past_the_last_frame_harms_nobody(tmp_path: Path) -> Non
     foreign_numbers(group, KEY, ramp(TOTAL, 7))
     (tmp_path / "ep.zarr" / KEY / "c/2/0").unlink()
     assert (read(tmp_path / "ep.zarr", stop=150) == ramp(150, 7)).all()
-
-
-@pytest.mark.parametrize("missing_chunks", ["error", "fill"])
-def test_a_store_that_is_gone_is_not_taken_for_missing_chunks(
-    tmp_path: Path, missing_chunks: Any
-) -> None:
-    path = foreign(tmp_path / "ep.zarr")
-    ep = ZarrEpisode(path, missing_chunks=missing_chunks)
-    ep.read({KEY: [(0, 1)]})
-    path.rename(tmp_path / "gone")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(EgoloaderError, match=KEY):
-            ep.read({KEY: [(200, 201)]})
 
 
 def test_a_chunk_that_can_not_be_opened_is_an_error_of_ours(stamped: Path) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from egoloader.cli import app, main
 from egoloader.train.config import sample_folder
-from tests.episodes import write_human
+from tests.episodes import edit_attrs, write_human
 
 
 def run(*arguments: str) -> str:
@@ -68,6 +68,29 @@ def test_inspect_shows_what_is_broken_and_says_so_in_its_exit_code(tmp_path: Pat
     assert len(problems) == 2
     assert any("bad.zarr" in line and "obs_head_pose" in line for line in problems)
     assert any("worse.zarr" in line and "total_frames" in line for line in problems)
+
+
+def test_inspect_shows_what_a_copy_lost(tmp_path: Path) -> None:
+    for name in ("good", "hole", "cut", "short", "none", "interrupted"):
+        write_human(tmp_path / f"{name}.zarr", 50)
+    (tmp_path / "hole.zarr/left.obs_ee_pose/c/0/0").unlink()
+    shard = tmp_path / "cut.zarr/images.front_1/c/0"
+    shard.write_bytes(shard.read_bytes()[:-900])
+    edit_attrs(tmp_path / "short.zarr", total_frames=51)
+    edit_attrs(tmp_path / "none.zarr", total_frames=0)
+    (tmp_path / "interrupted.zarr/zarr.json").unlink()
+    result = CliRunner().invoke(app, ["inspect", str(tmp_path)])
+    assert result.exit_code == 1
+    problems = [line for line in result.output.splitlines() if line.startswith("problem:")]
+    for name, word in [
+        ("hole", "is missing"),
+        ("cut", "index"),
+        ("short", "50 rows, fewer than total_frames = 51"),
+        ("none", "it has no frames"),
+        ("interrupted", "was the copy interrupted"),
+    ]:
+        assert any(f"{name}.zarr" in line and word in line for line in problems), name
+    assert not any("good" in line for line in problems)
 
 
 def test_plan_shows_windows_groups_and_rows(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from egoloader import EpisodeDataModule, EpisodeWriter, KeyMap, KeySpec, human_keymap
-from egoloader.errors import SettingsError
+from egoloader.errors import ReadError, SettingsError
 from tests.episodes import pictures, ramp, write_human
 
 HUMAN = human_keymap("cartesian", horizon=4, masks=True)
@@ -335,3 +335,25 @@ def test_several_processes_are_refused(folder: Path) -> None:
     data.trainer = type("Trainer", (), {"world_size": 2})()  # type: ignore[assignment]
     with pytest.raises(SettingsError, match="runs 2 processes"):
         data.setup("fit")
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_error_in_a_worker_keeps_its_own_sentence(tmp_path: Path, num_workers: int) -> None:
+    for name in "ab":
+        write_arm(tmp_path / f"{name}.zarr", 9)
+    shard = tmp_path / "a.zarr/images.front_1/c/0"
+    data = EpisodeDataModule(tmp_path, ARM, batch_size=4, valid_ratio=0, num_workers=num_workers)
+    data.setup("fit")
+    shard.write_bytes(shard.read_bytes()[:-900])
+    with pytest.raises(ReadError) as caught:
+        list(data.train_dataloader())
+    assert str(caught.value).startswith("episode 'a.zarr', key 'images.front_1': ")
+    assert "Traceback" not in str(caught.value)
+
+
+def test_two_episodes_leave_none_for_validation_and_the_way_out_is_named(tmp_path: Path) -> None:
+    for name in "ab":
+        write_arm(tmp_path / f"{name}.zarr", 9)
+    with pytest.raises(SettingsError, match=r"keeps 0 of 2 episodes.*valid_ratio: 0 to go without"):
+        EpisodeDataModule(tmp_path, ARM).setup("fit")
+    EpisodeDataModule(tmp_path, ARM, valid_ratio=0).setup("fit")

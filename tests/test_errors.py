@@ -10,7 +10,13 @@ import re
 import pytest
 
 from egoloader import errors
-from egoloader.errors import EpisodeError, MissingExtraError, near_miss, require_extra
+from egoloader.errors import (
+    EpisodeError,
+    FolderNotFoundError,
+    MissingExtraError,
+    near_miss,
+    require_extra,
+)
 
 CLASSES = {
     name: value
@@ -91,8 +97,9 @@ def test_episode_errors_survive_pickling(
 @pytest.mark.parametrize("kind", EPISODE_ERRORS, ids=lambda kind: kind.__name__)
 def test_episode_errors_name_episode_key_and_frame(kind: type[EpisodeError]) -> None:
     error = kind("it's 'broken'", episode="a/ep.zarr", key="images.front_1", frame=0)
-    assert str(error) == "episode 'a/ep.zarr', key 'images.front_1', frame 0: it's 'broken'"
-    assert str(kind("it broke", episode="a/ep.zarr")) == "episode 'a/ep.zarr': it broke"
+    noun = "folder" if kind is FolderNotFoundError else "episode"
+    assert str(error) == f"{noun} 'a/ep.zarr', key 'images.front_1', frame 0: it's 'broken'"
+    assert str(kind("it broke", episode="a/ep.zarr")) == f"{noun} 'a/ep.zarr': it broke"
 
 
 @pytest.mark.parametrize(

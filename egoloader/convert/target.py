@@ -65,5 +65,6 @@ def _attributes(path: Path) -> dict[str, Any]:
 
 def _occupied(job: EpisodeJob, why: str) -> ConversionError:
     return ConversionError(
-        f"{job.target} exists, and {why}; convert into another folder, or replace it with overwrite"
+        f"{job.target} exists, and {why}; convert into another folder, or replace it with "
+        "overwrite=True (--overwrite)"
     )
