@@ -199,6 +199,8 @@ class MultiDataset(Dataset[Sample]):
             name: ZarrEpisode(root / name, missing_chunks=missing_chunks, name=name)
             for name in names
         }
+        if not isinstance(filters, Mapping | None):
+            raise SettingsError(f"filters must map attributes to values, got {filters!r}")
         wanted = dict(filters or {})
         names = [name for name, episode in opened.items() if matches(episode.attrs, wanted)]
         if not names:
@@ -340,9 +342,9 @@ def _check_indices(indices: Sequence[int], length: int) -> IntArray:
     return checked
 
 
-def _check_folder(folder: str | os.PathLike[str]) -> Path:
-    if not os.fspath(folder):
-        raise SettingsError("folder is empty; give the folder of the episodes")
+def _check_folder(folder: object) -> Path:
+    if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+        raise SettingsError(f"folder must be the path of the episodes' folder, got {folder!r}")
     return Path(folder)
 
 

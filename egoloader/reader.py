@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import zarr
-from zarr.storage import LocalStore
 
 from egoloader.counts import KeyCounts, ReadCounts
 from egoloader.errors import EgoloaderError, ReadError
@@ -64,6 +63,10 @@ class ReferenceReader:
         except EgoloaderError:
             raise
         except Exception as error:
+            # zarr-python from 3.3 on fetches in groups, and wraps what a fetch raises.
+            for link in getattr(error, "exceptions", ()):
+                if isinstance(link, EgoloaderError):
+                    raise link from error
             raise ReadError(
                 f"rows {_spell(plan.groups)} can't be read: {type(error).__name__}: {error}",
                 episode=self._folder.name,
@@ -73,8 +76,7 @@ class ReferenceReader:
         return rows
 
     def _open(self, key: str) -> zarr.Array[Any]:
-        local = LocalStore(self._folder.root, read_only=True)
-        store = CountingStore(local, key, self._counts, self._on_hole)
+        store = CountingStore(self._folder.root, key, self._counts, self._on_hole)
         array = zarr.open_array(store=store, path=key, mode="r")
         metadata = with_tally(array.metadata, lambda: self._counts.add(key, KeyCounts(chunks=1)))
         return zarr.Array(zarr.AsyncArray(metadata, array.store_path))

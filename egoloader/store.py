@@ -14,7 +14,7 @@ from typing import Any
 
 from zarr.abc.store import ByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
-from zarr.storage import LocalStore, WrapperStore
+from zarr.storage import LocalStore
 
 from egoloader.counts import KeyCounts, ReadCounts
 from egoloader.errors import EpisodeFormatError, ReadError
@@ -107,29 +107,32 @@ class EpisodeFolder:
         return metadata is not None and metadata.get("node_type") == "array"
 
 
-class CountingStore(WrapperStore[LocalStore]):
+class CountingStore(LocalStore):
     """A local folder for zarr-python that counts requests and bytes of one array's chunks.
 
+    It inherits, as newer versions of zarr-python fetch a shard's chunks by a method of the store
+    that asks `get` of the same object.
+
     Args:
-        store: the folder.
+        root: the folder.
         key: the array.
         counts: where requests and bytes are added.
         on_hole: called with the key and the path of a chunk that is not there, before zarr-python
             takes it for one of fill values; may raise.
     """
 
-    def __init__(self, store: LocalStore, key: str, counts: ReadCounts, on_hole: OnHole) -> None:
-        super().__init__(store)
+    def __init__(self, root: Path, key: str, counts: ReadCounts, on_hole: OnHole) -> None:
+        super().__init__(root, read_only=True)
         self._key, self._counts, self._on_hole = key, counts, on_hole
 
     async def get(
         self,
         key: str,
-        prototype: BufferPrototype,
+        prototype: BufferPrototype | None = None,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
         """Fetch a stored object, or a byte range of it, and count the request."""
-        data = await self._store.get(key, prototype, byte_range)
+        data = await super().get(key, prototype, byte_range)
         if key.rpartition("/")[2] not in _METADATA_NAMES:
             size = 0 if data is None else len(data)
             self._counts.add(self._key, KeyCounts(requests=1, bytes=size))

@@ -136,6 +136,33 @@ def test_typos_name_the_near_miss(overrides: list[str], message: str) -> None:
         compose(overrides)
 
 
+def test_an_option_that_is_not_listed_is_passed_with_a_plus() -> None:
+    with pytest.raises(ConfigError, match=r"does not list, write \+trainer\.fast_dev_run=…$"):
+        compose(["trainer.fast_dev_run=true"])
+    assert compose(["+trainer.fast_dev_run=true"]).trainer.fast_dev_run is True
+
+
+def test_an_option_below_null_says_the_dict_form() -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(["data.filters.embodiment=sawyer"])
+    assert "+data.filters.embodiment=…" in str(caught.value)
+    assert "'data.filters={embodiment: …}'" in str(caught.value)
+    for form in ("+data.filters.embodiment=sawyer", "data.filters={embodiment: sawyer}"):
+        assert compose([form]).data.filters == {"embodiment": "sawyer"}
+
+
+@pytest.mark.parametrize("group", sorted({group for group, _ in CHOICES}))
+def test_a_group_is_not_null(group: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{group}=null: .* ~{group} takes it out"):
+        compose([f"{group}=null"])
+    assert group not in compose([f"~{group}"])
+
+
+def test_what_cannot_be_built_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"trainer can't be built: .*keyword argument 'foo'"):
+        make(compose(["+trainer.foo=1"]).trainer)
+
+
 def test_what_a_built_object_refuses_comes_through_unchanged() -> None:
     with pytest.raises(KeyMapError, match="horizon must be a whole number"):
         make(compose(["keymap.horizon=0"]).keymap)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +127,43 @@ def test_the_rate_rises_and_falls() -> None:
         {"learning_rate": 0.0},
         {"weight_decay": -1.0},
         {"warmup": 1.0},
+        {"width": "abc"},
+        {"dropout": "abc"},
+        {"learning_rate": "1e-3"},
+        {"learning_rate": float("inf")},
+        {"weight_decay": None},
+        {"warmup": True},
     ],
 )
 def test_wrong_settings(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=r"model\."):
         PolicySettings(**wrong)
+
+
+def test_an_option_that_there_is_not() -> None:
+    with pytest.raises(SettingsError, match=r"no option 'widht'; did you mean 'width'\?"):
+        ActionChunkPolicy({"arm": SPEC}, widht=16)
+
+
+def test_a_checkpoint_holds_every_setting() -> None:
+    policy = ActionChunkPolicy({"arm": SPEC}, **SMALL)
+    assert set(policy.hparams) == {"specs", *(field.name for field in fields(PolicySettings))}
+    again = ActionChunkPolicy(**policy.hparams)
+    assert again.settings == policy.settings
+    assert dict(again.hparams) == dict(policy.hparams)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_arrays_of_one_number_a_row(steps: int) -> None:
+    spec = SampleSpec({}, {"grip": steps}, {"arm": (4, 1)})
+    policy = ActionChunkPolicy({"arm": spec}, **SMALL)
+    batch = make_batch(2)
+    batch["arm"] = batch["arm"][:, :, 0]
+    batch["grip"] = torch.randn(2) if steps == 1 else torch.randn(2, steps)
+    predicted = policy("arm", batch)["arm"]
+    assert predicted.shape == (2, 4, 1)
+    wanted = (predicted[..., 0] - batch["arm"]).abs().mean()
+    assert policy._loss("arm", batch).item() == pytest.approx(wanted.item(), rel=1e-6)
 
 
 def test_describe_reads_shapes_from_a_sample(tmp_path: Path) -> None:
@@ -159,3 +192,12 @@ def test_describe_refuses_actions_without_masks_or_without_actions(tmp_path: Pat
     blind = MultiDataset.from_folder(tmp_path, KeyMap.from_config(states))
     with pytest.raises(SettingsError, match="no action_keys entry"):
         describe({"human": blind})
+
+
+@pytest.mark.parametrize("memory", [None, 2])
+def test_describe_refuses_encoded_images(tmp_path: Path, memory: int | None) -> None:
+    write_human(tmp_path / "a.zarr", 12)
+    keymap = human_keymap("cartesian", image_memory=memory, masks=True)
+    source = MultiDataset.from_folder(tmp_path, keymap, image_dtype="jpeg")
+    with pytest.raises(SettingsError, match=r"front_img_1' of 'human' .* data\.image_dtype=uint8"):
+        describe({"human": source})

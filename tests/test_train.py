@@ -6,16 +6,36 @@ import csv
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from egoloader import EpisodeWriter
 from egoloader.convert import LeRobotSettings, convert_lerobot
-from egoloader.errors import EgoloaderError
+from egoloader.errors import ConfigError, EgoloaderError
+from egoloader.train.callbacks import SamplesPerSecond
 from egoloader.train.config import compose
 from egoloader.train.recipe import fit
 
 TINY = ["model.width=16", "model.heads=2", "model.layers=1", "callbacks.progress_bar=null"]
+ONE_STEP = [
+    *TINY,
+    "trainer.accelerator=cpu",
+    "trainer.max_epochs=1",
+    "trainer.limit_train_batches=1",
+    "trainer.limit_val_batches=1",
+    "data.batch_size=2",
+    "+trainer.enable_progress_bar=false",
+]
+QUIET = [
+    # Lightning's own, and its advice about runs as small as these.
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated"),
+    pytest.mark.filterwarnings("ignore:The .*dataloader.* does not have many workers"),
+    pytest.mark.filterwarnings("ignore:The number of training batches"),
+    pytest.mark.filterwarnings("ignore:The dirpath has changed"),
+]
 
 
 def train(cwd: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
@@ -33,6 +53,13 @@ def epochs(output: Path) -> dict[int, dict[str, float]]:
                 if row.get(column):
                     found.setdefault(int(row["epoch"]), {})[column] = float(row[column])
     return found
+
+
+def quietly(test: Any) -> Any:
+    """Mark a test that trains in this process."""
+    for mark in QUIET:
+        test = mark(test)
+    return test
 
 
 def check_two_epochs_and_a_third(cwd: Path, *overrides: str) -> None:
@@ -89,9 +116,12 @@ def test_recorded_episodes_train(real_data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["data.folder=nowhere"], "episode 'nowhere': there is no folder at this path"),
+        (["data.folder=nowhere"], "folder 'nowhere': there is no folder at this path"),
         (["keymap.image_histroy_gap_s=0.1"], "did you mean 'image_history_gap_s'?"),
         (["trainer.accelerator=cpu", "trainer.devices=2"], "the trainer runs 2 processes"),
+        (["logger=null"], "logger=null: a group can't be null; ~logger"),
+        (["logger.csv=null"], "Cannot use `LearningRateMonitor` callback with `Trainer` that has"),
+        (["seed=abc"], "seed must be a whole number from 0 to 4294967295, got 'abc'"),
     ],
 )
 def test_what_is_wrong_ends_in_one_sentence(
@@ -105,6 +135,7 @@ def test_what_is_wrong_ends_in_one_sentence(
     assert len(said) == 1
 
 
+@quietly
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -115,6 +146,22 @@ def test_what_is_wrong_ends_in_one_sentence(
         (["resume=nothing.ckpt"], "resume=nothing.ckpt: there is no such checkpoint"),
         (["resume=."], "is a folder; give the path of a .ckpt file in it"),
         (["resume=last.ckpt"], "resume=last.ckpt: there is no such checkpoint"),
+        (["resume=junk.ckpt"], "junk.ckpt can't be read as a checkpoint"),
+        (["resume=weights.ckpt"], "it lacks optimizer_states, lr_schedulers, loops, epoch"),
+        (["resume=numbers.ckpt"], "it lacks state_dict, optimizer_states"),
+        (["resume=5"], "resume must be a path, got 5"),
+        (["output_dir=null"], "output_dir is not set"),
+        (["output_dir=5"], "output_dir must be a path, got 5"),
+        (["seed=-1"], "seed must be a whole number from 0 to 4294967295, got -1"),
+        (["seed=1.5"], "got 1.5"),
+        (["trainer.max_epochs=abc"], "max_epochs must be a whole number from -1 on, got 'abc'"),
+        (["trainer.max_steps=1.5"], "trainer.max_steps must be a whole number from -1 on, got 1.5"),
+        (["trainer.accumulate_grad_batches=0"], "must be a whole number from 1 on, got 0"),
+        (["trainer.limit_train_batches=abc"], "trainer can't be built"),
+        (["model.dropout=abc"], "model.dropout must be a number, got 'abc'"),
+        (["+model.widht=8"], "model has no option 'widht'; did you mean 'width'?"),
+        (["data.image_dtype=jpeg"], "set data.image_dtype=uint8 or data.image_dtype=float32"),
+        (["~logger"], "Cannot use `LearningRateMonitor` callback"),
     ],
 )
 def test_what_the_recipe_refuses(
@@ -122,6 +169,228 @@ def test_what_the_recipe_refuses(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "last.ckpt").symlink_to("last.ckpt")  # a link to itself
+    (tmp_path / "junk.ckpt").write_bytes(b"no checkpoint at all")
+    torch.save({"state_dict": {}}, tmp_path / "weights.ckpt")
+    torch.save([1, 2], tmp_path / "numbers.ckpt")
     with pytest.raises(EgoloaderError) as caught:
         fit(compose(["output_dir=out", *TINY, *overrides]))
     assert message in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of one step."""
+    output = tmp_path_factory.mktemp("one") / "run"
+    fit(compose([f"output_dir={output}", *ONE_STEP]))
+    return output
+
+
+@quietly
+@pytest.mark.parametrize(
+    ("overrides", "differing"),
+    [
+        (["model.width=32"], ["model.width was 16 and is 32"]),
+        (["model.learning_rate=1e-4"], ["model.learning_rate was 0.001 and is 0.0001"]),
+        (["keymap.horizon=8"], ["sawyer actions cmd_ee_delta was (16, 4) and is (8, 4)"]),
+        (
+            ["keymap.state=[obs_joints]"],
+            [
+                "sawyer states obs_ee_pose was 28 and is not there",
+                "sawyer states obs_joints was not there and is 28",
+            ],
+        ),
+    ],
+)
+def test_a_checkpoint_of_another_policy_is_refused_with_what_differs(
+    run: Path, tmp_path: Path, overrides: list[str], differing: list[str]
+) -> None:
+    resume = run / "checkpoints" / "last.ckpt"
+    with pytest.raises(ConfigError, match="is of another policy than this run's") as caught:
+        fit(compose([f"output_dir={tmp_path / 'out'}", f"resume={resume}", *ONE_STEP, *overrides]))
+    assert all(what in str(caught.value) for what in differing)
+    assert not (tmp_path / "out").exists()
+
+
+@quietly
+def test_a_checkpoint_of_another_embodiment_is_refused(run: Path, tmp_path: Path) -> None:
+    write_scalars(tmp_path / "own")
+    with pytest.raises(ConfigError) as caught:
+        fit(
+            compose(
+                [
+                    f"output_dir={tmp_path / 'out'}",
+                    f"resume={run / 'checkpoints' / 'last.ckpt'}",
+                    *ONE_STEP,
+                    *own_data(tmp_path / "own"),
+                ]
+            )
+        )
+    assert "sawyer cameras images.front_1 was 1 and is not there" in str(caught.value)
+
+
+@quietly
+def test_a_checkpoint_with_other_weights_is_refused(run: Path, tmp_path: Path) -> None:
+    checkpoint = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+    checkpoint["state_dict"]["rate.0.bias"] = torch.zeros(3)
+    torch.save(checkpoint, tmp_path / "other.ckpt")
+    overrides = [f"output_dir={tmp_path / 'out'}", f"resume={tmp_path / 'other.ckpt'}", *ONE_STEP]
+    with pytest.raises(ConfigError, match=r"shape of rate\.0\.bias was \(3,\) and is \(16,\)"):
+        fit(compose(overrides))
+
+
+@quietly
+def test_a_run_that_has_had_its_epochs_is_refused(run: Path, tmp_path: Path) -> None:
+    resume = run / "checkpoints" / "last.ckpt"
+    checkpoint = torch.load(resume, weights_only=True)
+    checkpoint["epoch"] = 3
+    checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["completed"] = 3
+    checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"] = 3
+    torch.save(checkpoint, tmp_path / "late.ckpt")
+    overrides = [f"output_dir={tmp_path / 'out'}", f"resume={tmp_path / 'late.ckpt'}", *ONE_STEP]
+    with pytest.raises(ConfigError, match="You restored a checkpoint with current_epoch=3"):
+        fit(compose(overrides))
+
+
+@quietly
+def test_a_folder_that_holds_a_run_is_not_written_to(run: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    resume = f"resume={run / 'checkpoints' / 'last.ckpt'}"
+    for overrides in ([], [resume, "trainer.max_epochs=2"]):
+        with pytest.raises(ConfigError, match="holds a run; give another output_dir"):
+            fit(compose([f"output_dir={run}", *ONE_STEP, *overrides]))
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+@quietly
+def test_what_was_refused_can_be_tried_again_in_the_same_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for wrong in ("data.folder=nowhere", "~logger"):
+        with pytest.raises(EgoloaderError, match=r"there is no folder|has no logger"):
+            fit(compose(["output_dir=out", *ONE_STEP, wrong]))
+    fit(compose(["output_dir=out", *ONE_STEP]))
+    assert (tmp_path / "out" / "checkpoints" / "last.ckpt").is_file()
+
+
+def test_each_job_of_a_multirun_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    result = train(tmp_path, "--multirun", "output_dir=sweep", "model.width=16,32", *ONE_STEP[1:])
+    assert result.returncode == 0, result.stderr
+    for job, width in (("0", 16), ("1", 32)):
+        folder = tmp_path / "sweep" / job
+        names = {path.name for path in (folder / "checkpoints").iterdir()}
+        assert names == {"epoch0.ckpt", "last.ckpt"}
+        assert (folder / "logs" / "metrics.csv").is_file()
+        checkpoint = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+        assert checkpoint["hyper_parameters"]["width"] == width
+        assert f"output_dir: {folder}\n" in (folder / "config.yaml").read_text()
+    assert {path.name for path in tmp_path.iterdir()} == {"sweep"}
+    assert not (tmp_path / "sweep" / "checkpoints").exists()
+
+
+def write_scalars(folder: Path) -> None:
+    """Write two episodes whose state and action are one number a frame, as (T,) arrays."""
+    for name in ("a", "b"):
+        with EpisodeWriter(folder / f"{name}.zarr", fps=30, embodiment="arm") as writer:
+            for frame in range(20):
+                writer.add_frame(
+                    numeric={"state": np.float32(frame), "action": np.float32(-frame)},
+                    images={"images.front": np.full((16, 24, 3), 10 * frame, np.uint8)},
+                )
+
+
+def own_data(folder: Path) -> list[str]:
+    return [
+        "data=folder",
+        f"data.folder={folder}",
+        "data.valid_ratio=0.5",
+        "keymap=state_action",
+        "keymap.state=[state]",
+        "keymap.action=[action]",
+        "keymap.camera=[images.front]",
+        "keymap.horizon=4",
+    ]
+
+
+@quietly
+@pytest.mark.parametrize("history", [1, 3])
+def test_arrays_of_one_number_a_frame_train(tmp_path: Path, history: int) -> None:
+    write_scalars(tmp_path / "own")
+    overrides = [*ONE_STEP, *own_data(tmp_path / "own"), f"keymap.proprio_history={history}"]
+    fit(compose([f"output_dir={tmp_path / 'out'}", *overrides]))
+    checkpoint = torch.load(tmp_path / "out" / "checkpoints" / "last.ckpt", weights_only=True)
+    spec = checkpoint["hyper_parameters"]["specs"]["arm"]
+    assert (spec["states"], spec["actions"]) == ({"state": history}, {"action": (4, 1)})
+    assert {"train/loss_epoch", "val/loss"} <= set(epochs(tmp_path / "out")[0])
+
+
+class Clock:
+    """Stands for `time.perf_counter`: tells the time that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Log:
+    """Stands for a policy; keeps what is logged."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+
+    def log(self, name: str, value: float, **options: Any) -> None:
+        assert name == "samples/s"
+        self.rates.append(value)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("egoloader.train.callbacks.time.perf_counter", clock)
+    return clock
+
+
+def test_samples_per_second_leaves_out_the_first_step_and_validation(clock: Clock) -> None:
+    callback, log = SamplesPerSecond(), Log()
+    batch = {"arm": {"frame_index": range(5)}, "leg": {"frame_index": range(3)}}
+
+    def pass_time(seconds: float) -> None:
+        clock.now += seconds
+
+    def step(seconds: float) -> None:
+        pass_time(seconds)
+        callback.on_train_batch_end(None, log, None, batch, 0)  # type: ignore[arg-type]
+
+    def validate(seconds: float) -> None:
+        callback.on_validation_start(None, log)  # type: ignore[arg-type]
+        pass_time(seconds)
+        callback.on_validation_end(None, log)  # type: ignore[arg-type]
+
+    validate(7.0)  # as a sanity check ahead of the first epoch
+    for _ in range(2):
+        log.rates.clear()
+        callback.on_train_epoch_start(None, log)  # type: ignore[arg-type]
+        step(100.0)
+        step(2.0)
+        validate(50.0)
+        step(6.0)
+        validate(50.0)
+        validate(50.0)
+        step(8.0)
+        assert log.rates == [8 / 2, 16 / 8, 24 / 16]
+        validate(50.0)
+
+
+def test_validation_ahead_of_the_second_step_is_left_out(clock: Clock) -> None:
+    callback, log = SamplesPerSecond(), Log()
+    batch = {"arm": {"frame_index": range(5)}}
+    callback.on_train_epoch_start(None, log)  # type: ignore[arg-type]
+    callback.on_train_batch_end(None, log, None, batch, 0)  # type: ignore[arg-type]
+    callback.on_validation_start(None, log)  # type: ignore[arg-type]
+    clock.now = 50.0
+    callback.on_validation_end(None, log)  # type: ignore[arg-type]
+    clock.now = 51.0
+    callback.on_train_batch_end(None, log, None, batch, 1)  # type: ignore[arg-type]
+    assert log.rates == [5.0]

@@ -29,6 +29,7 @@ def test_it_ships_configs_samples_and_nothing_else_of_the_repository(wheel: Path
         for path in sorted((REPO / "configs").rglob("*.yaml")):
             shipped = f"egoloader/{path.relative_to(REPO)}"
             assert archive.read(shipped) == path.read_bytes()
+    assert "egoloader/py.typed" in names
     assert sum(name.count("samples/") and name.endswith(".zarr/zarr.json") for name in names) >= 4
     assert {name.split("/")[0].split("-")[0] for name in names} == {"egoloader"}
     assert not [name for name in names if "__pycache__" in name or "/tests/" in name]

@@ -70,9 +70,10 @@ def test_forked_workers_give_the_same_values(folder: Path, persistent: bool) -> 
     assert_same(batches(md), wanted)
 
 
-def test_spawned_workers_give_the_same_values(folder: Path) -> None:
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+def test_workers_that_start_afresh_give_the_same_values(folder: Path, start: str) -> None:
     md = multi(folder)
-    options = {"num_workers": 2, "multiprocessing_context": "spawn", "collate_fn": collate}
+    options = {"num_workers": 2, "multiprocessing_context": start, "collate_fn": collate}
     assert_same(batches(md, **options), batches(md))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,15 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 import egoloader
 from egoloader.errors import ConfigError, EgoloaderError, near_miss
 
-__all__ = ["CONFIG_ERRORS", "compose", "config_dir", "explain", "make", "sample_folder"]
+__all__ = [
+    "CONFIG_ERRORS",
+    "compose",
+    "config_dir",
+    "explain",
+    "make",
+    "refuse_null_groups",
+    "sample_folder",
+]
 
 #: What Hydra raises when a config is wrong.
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException)
@@ -38,11 +47,27 @@ def compose(overrides: Sequence[str]) -> DictConfig:
     Raises:
         ConfigError: an override names what is not there, or can't be parsed.
     """
+    refuse_null_groups(overrides)
     try:
         with hydra.initialize_config_dir(str(config_dir()), version_base="1.3"):
             return hydra.compose("train", list(overrides))
     except CONFIG_ERRORS as error:
         raise explain(error) from error
+
+
+def refuse_null_groups(overrides: Iterable[str]) -> None:
+    """Refuse `logger=null` and the like, which Hydra takes for a mistake of the configs.
+
+    Raises:
+        ConfigError: an override sets a whole group to null.
+    """
+    groups = {path.name for path in config_dir().iterdir() if path.is_dir()}
+    for override in overrides:
+        group, _, choice = override.partition("=")
+        if group in groups and choice == "null":
+            raise ConfigError(
+                f"{override}: a group can't be null; ~{group} takes it out of the config"
+            )
 
 
 def make(node: Any, **extra: Any) -> Any:
@@ -75,7 +100,9 @@ def explain(error: BaseException) -> EgoloaderError:
         group, _, name = error.missing_cfg_file.rpartition("/")
         return ConfigError(f"there is no {group}={name}; {near_miss(name, error.options or ())}")
     if isinstance(error, InstantiationException) and error.__cause__ is not None:
-        return ConfigError(f"the config can't be built: {_first_line(error.__cause__)}")
+        node = re.search(r"^full_key: (.+)$", str(error), re.MULTILINE)
+        what = node[1] if node else "the config"
+        return ConfigError(f"{what} can't be built: {_first_line(error.__cause__)}")
     return ConfigError(_first_line(error))
 
 
@@ -85,10 +112,13 @@ def _unknown_option(full_key: str, known: Iterable[str]) -> str:
     where = f"{parent!r} has" if parent else "the config has"
     message = f"{where} no option {name!r}; {near_miss(name, options)}"
     if any("." in key for key in options):
-        message += (
+        return message + (
             " A key that holds dots is overridden in dict form, as in "
             "'keymap.entries={observation.state: {history: 4}}'"
         )
+    message += f" To pass an option that the config does not list, write +{full_key}=…"
+    if parent and not options:
+        message += f", or all of them in dict form: '{parent}={{{name}: …}}'"
     return message
 
 

@@ -17,7 +17,7 @@ import lightning
 import torch
 from torch import nn
 
-from egoloader.errors import SettingsError
+from egoloader.errors import SettingsError, near_miss
 from egoloader.train.spec import SampleSpec
 
 __all__ = ["ActionChunkPolicy", "PolicySettings", "masked_l1"]
@@ -57,6 +57,10 @@ class PolicySettings:
                 raise SettingsError(f"model.{name} must be a whole number above 0, got {value!r}")
         if self.width % self.heads:
             raise SettingsError(f"model.heads {self.heads} does not divide width {self.width}")
+        for name in ("dropout", "warmup", "learning_rate", "weight_decay"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not math.isfinite(value):
+                raise SettingsError(f"model.{name} must be a number, got {value!r}")
         for name in ("dropout", "warmup"):
             if not 0 <= getattr(self, name) < 1:
                 raise SettingsError(f"model.{name} must be in [0, 1), got {getattr(self, name)!r}")
@@ -64,6 +68,18 @@ class PolicySettings:
             raise SettingsError(f"model.learning_rate must be above 0, got {self.learning_rate!r}")
         if not self.weight_decay >= 0:
             raise SettingsError(f"model.weight_decay must be from 0 on, got {self.weight_decay!r}")
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> PolicySettings:
+        """Make settings from options by name.
+
+        Raises:
+            SettingsError: an option that there is not, or a value outside its range.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in sorted(options.keys() - set(known)):
+            raise SettingsError(f"model has no option {name!r}; {near_miss(name, known)}")
+        return cls(**options)
 
 
 def masked_l1(predicted: torch.Tensor, target: torch.Tensor, is_pad: torch.Tensor) -> torch.Tensor:
@@ -132,9 +148,9 @@ class EmbodimentPorts(nn.Module):
         return torch.cat(tokens, dim=1) + self.image_places
 
     def state_tokens(self, batch: Batch) -> list[torch.Tensor]:
-        """Return one token (B, width) per proprio history."""
+        """Return one token (B, width) per proprio history; a (T,) array's state is one number."""
         return [
-            layer(batch[key].flatten(1).float())
+            layer(batch[key].reshape(len(batch[key]), -1).float())
             for key, layer in zip(self.spec.states, self.states, strict=True)
         ]
 
@@ -161,8 +177,8 @@ class ActionChunkPolicy(lightning.LightningModule):
         }
         # Plain types only, so that the checkpoint loads without executing anything.
         plain = {name: dataclasses.asdict(spec) for name, spec in parsed.items()}
-        self.save_hyperparameters({"specs": plain, **settings})
-        self.settings = PolicySettings(**settings)
+        self.settings = PolicySettings.from_options(settings)
+        self.save_hyperparameters({"specs": plain, **dataclasses.asdict(self.settings)})
         width, layers = self.settings.width, self.settings.layers
         self._places = {name: place for place, name in enumerate(parsed)}
         self.ports = nn.ModuleList(EmbodimentPorts(spec, width) for spec in parsed.values())
@@ -258,7 +274,7 @@ class ActionChunkPolicy(lightning.LightningModule):
 
     def _loss(self, embodiment: str, batch: Batch) -> torch.Tensor:
         losses = [
-            masked_l1(chunk, batch[key].flatten(2).float(), batch[f"{key}_is_pad"])
+            masked_l1(chunk, batch[key].reshape_as(chunk).float(), batch[f"{key}_is_pad"])
             for key, chunk in self(embodiment, batch).items()
         ]
         return torch.stack(losses).mean()

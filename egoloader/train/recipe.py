@@ -4,21 +4,67 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import hydra
 import lightning
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from egoloader.datamodule import refuse_ranks
 from egoloader.errors import ConfigError, EgoloaderError
-from egoloader.train.config import CONFIG_ERRORS, config_dir, explain, make
+from egoloader.train.callbacks import ConfigRecord
+from egoloader.train.checkpoint import check_same_policy, find_checkpoint, load_checkpoint
+from egoloader.train.config import CONFIG_ERRORS, config_dir, explain, make, refuse_null_groups
 from egoloader.train.spec import describe
 
-__all__ = ["fit", "main"]
+__all__ = ["RunSettings", "fit", "main"]
+
+_MAX_SEED = 2**32 - 1
+_COUNTS = {  # options of Lightning's trainer that it takes as they are, and their least value
+    "max_epochs": -1,
+    "max_steps": -1,
+    "accumulate_grad_batches": 1,
+    "log_every_n_steps": 0,
+    "num_sanity_val_steps": -1,
+    "check_val_every_n_epoch": 1,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSettings:
+    """What a run itself has to know.
+
+    Args:
+        seed: of weights, split and order; from 0 to 2**32 - 1.
+        output_dir: where checkpoints, logs and the config land.
+        resume: path of the checkpoint to go on from; None starts anew.
+
+    Raises:
+        ConfigError: a value that can't be meant.
+    """
+
+    seed: int
+    output_dir: str
+    resume: str | None
+
+    def __post_init__(self) -> None:
+        if type(self.seed) is not int or not 0 <= self.seed <= _MAX_SEED:
+            raise ConfigError(
+                f"seed must be a whole number from 0 to {_MAX_SEED}, got {self.seed!r}"
+            )
+        for name in ("output_dir", "resume"):
+            value = getattr(self, name)
+            if value is not None and type(value) is not str:
+                raise ConfigError(f"{name} must be a path, got {value!r}")
+        if not self.output_dir:
+            raise ConfigError("output_dir is not set; give a folder, as in output_dir=outputs/one")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -29,12 +75,14 @@ def main(arguments: Sequence[str]) -> None:
     """
     # Hydra then raises its errors instead of printing them and leaving; they are explained here.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    refuse_null_groups(arguments)
     sys.argv = [sys.argv[0], *arguments]
     failures: list[Exception] = []
 
     def task(config: DictConfig) -> None:
         # Out of Hydra's sight, as it would print a line of its own about the error.
         try:
+            _give_own_folder(config)
             fit(config)
         except (EgoloaderError, *CONFIG_ERRORS) as error:
             failures.append(error)
@@ -51,21 +99,62 @@ def fit(config: DictConfig) -> None:
     """Train as a composed config says; checkpoints, logs and the config land in `output_dir`.
 
     Raises:
-        ConfigError: the checkpoint to resume from is not there.
+        ConfigError: the checkpoint to resume from is not there, broken, or of another policy;
+            `output_dir` holds a run.
         EgoloaderError: the config or the data is wrong.
     """
-    resume = _checkpoint(config.resume)
-    output = Path(config.output_dir)
-    output.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(config, output / "config.yaml")
-    lightning.seed_everything(config.seed, workers=True, verbose=False)
-    trainer = make(config.trainer, callbacks=_list(config.callbacks), logger=_list(config.logger))
-    refuse_ranks(trainer.world_size)
+    settings = RunSettings(seed=config.seed, output_dir=config.output_dir, resume=config.resume)
+    output = Path(settings.output_dir)
+    record = output / "config.yaml"
+    if record.exists():
+        raise ConfigError(
+            f"output_dir={output} holds a run; give another output_dir. "
+            "A resumed run reads its checkpoint where it is and needs a folder of its own, too"
+        )
+    resume = None if settings.resume is None else find_checkpoint(settings.resume)
+    checkpoint = None if resume is None else load_checkpoint(resume)
+    lightning.seed_everything(settings.seed, workers=True, verbose=False)
+    trainer = _make_trainer(config, ConfigRecord(record, OmegaConf.to_yaml(config)))
     data = make(config.data)
     data.setup("fit")
     policy = make(config.model)(describe(data.sources))
-    trainer.fit(policy, datamodule=data, ckpt_path=resume)
+    if resume is not None and checkpoint is not None:
+        check_same_policy(resume, checkpoint, policy)
+    try:
+        trainer.fit(policy, datamodule=data, ckpt_path=resume)
+    except MisconfigurationException as error:
+        raise ConfigError(f"the trainer refuses the config: {_one_line(error)}") from error
     Console().print(f"checkpoints and logs are in [bold]{output}[/bold]", soft_wrap=True)
+
+
+def _give_own_folder(config: DictConfig) -> None:
+    """Give each job of a `--multirun` the folder that Hydra made for it."""
+    run = HydraConfig.get()
+    if run.mode == RunMode.MULTIRUN:
+        config.output_dir = run.runtime.output_dir
+
+
+def _make_trainer(config: DictConfig, record: ConfigRecord) -> lightning.Trainer:
+    _check_counts(config.trainer)
+    trainer = make(
+        config.trainer,
+        # Last, behind those that may refuse the config when training starts.
+        callbacks=[*_list(config.get("callbacks")), record],
+        logger=_list(config.get("logger")),
+    )
+    assert isinstance(trainer, lightning.Trainer)
+    refuse_ranks(trainer.world_size)
+    return trainer
+
+
+def _check_counts(options: Mapping[str, Any]) -> None:
+    """Check numbers that Lightning would stumble over in the middle of a run."""
+    for name, least in _COUNTS.items():
+        value = options.get(name)
+        if value is not None and (type(value) is not int or value < least):
+            raise ConfigError(
+                f"trainer.{name} must be a whole number from {least} on, got {value!r}"
+            )
 
 
 def _list(nodes: DictConfig | None) -> list[Any]:
@@ -73,16 +162,5 @@ def _list(nodes: DictConfig | None) -> list[Any]:
     return [make(node) for node in (nodes or {}).values() if node is not None]
 
 
-def _checkpoint(resume: str | None) -> str | None:
-    if resume is None:
-        return None
-    try:
-        path = Path(resume).resolve(strict=True)
-    except (OSError, RuntimeError) as error:
-        raise ConfigError(
-            f"resume={resume}: there is no such checkpoint ({error}); "
-            "give the path of a .ckpt file, or leave resume out to start anew"
-        ) from error
-    if not path.is_file():
-        raise ConfigError(f"resume={resume} is a folder; give the path of a .ckpt file in it")
-    return str(path)
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -39,7 +39,8 @@ def describe(sources: Mapping[str, MultiDataset]) -> dict[str, SampleSpec]:
     """Describe each source's samples, from its first one.
 
     Raises:
-        SettingsError: no action chunk, or one whose padding the keymap doesn't mask.
+        SettingsError: no action chunk, or one whose padding the keymap doesn't mask; images that
+            are not pixels.
     """
     return {name: _describe(name, source) for name, source in sources.items()}
 
@@ -50,6 +51,7 @@ def _describe(name: str, source: MultiDataset) -> SampleSpec:
     for key, entry in keymap.items():
         value = sample[key]
         if entry.is_camera:
+            _check_camera(name, key, value)
             spec.cameras[key] = 1 if value.dim() == 3 else len(value)
         elif entry.key_type == "proprio_keys":
             spec.states[key] = value.numel()
@@ -59,6 +61,14 @@ def _describe(name: str, source: MultiDataset) -> SampleSpec:
     if not spec.actions:
         raise SettingsError(f"the keymap of {name!r} has no action_keys entry to predict")
     return spec
+
+
+def _check_camera(name: str, key: str, value: Any) -> None:
+    if not torch.is_tensor(value):
+        raise SettingsError(
+            f"camera entry {key!r} of {name!r} comes as encoded bytes, and the policy needs "
+            "pixels; set data.image_dtype=uint8 or data.image_dtype=float32"
+        )
 
 
 def _check_action(name: str, key: str, value: torch.Tensor, sample: Mapping[str, Any]) -> None:

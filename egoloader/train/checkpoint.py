@@ -1,0 +1,104 @@
+"""The checkpoint that a run goes on from: whether it can be read, and is of the same policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+
+from egoloader.errors import ConfigError
+
+__all__ = ["check_same_policy", "find_checkpoint", "load_checkpoint"]
+
+_NEEDED = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "epoch", "global_step")
+_SHOWN = 4
+
+
+def find_checkpoint(resume: str) -> Path:
+    """Return the path of the checkpoint file that `resume` names.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    try:
+        path = Path(resume).resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(
+            f"resume={resume}: there is no such checkpoint ({error}); "
+            "give the path of a .ckpt file, or leave resume out to start anew"
+        ) from error
+    if not path.is_file():
+        raise ConfigError(f"resume={resume} is a folder; give the path of a .ckpt file in it")
+    return path
+
+
+def load_checkpoint(path: Path) -> Mapping[str, Any]:
+    """Return what a checkpoint holds, without executing anything in it; tensors stay on disk.
+
+    Raises:
+        ConfigError: the file can't be read, or is no checkpoint of a training run.
+    """
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # what torch raises on a broken file depends on the break
+        raise ConfigError(
+            f"resume={path} can't be read as a checkpoint ({type(error).__name__}); "
+            "it is broken, or some other file"
+        ) from error
+    found = set(checkpoint) if isinstance(checkpoint, Mapping) else set()
+    missing = [name for name in _NEEDED if name not in found]
+    if missing:
+        raise ConfigError(
+            f"resume={path} is no checkpoint that a run can go on from: it lacks "
+            f"{', '.join(missing)}; give one that egoloader train wrote"
+        )
+    assert isinstance(checkpoint, Mapping)
+    return checkpoint
+
+
+def check_same_policy(
+    path: Path, checkpoint: Mapping[str, Any], policy: lightning.LightningModule
+) -> None:
+    """Check that a checkpoint is of a policy with the same settings, inputs and weights.
+
+    Other settings are refused even where the weights would fit: the optimizer's state holds the old
+    ones, so they would not come to pass.
+
+    Raises:
+        ConfigError: it is not; names what differs.
+    """
+    then = _settings(checkpoint.get("hyper_parameters", {}))
+    now = _settings(policy.hparams)
+    differing = _differences(then, now) or _differences(
+        _shapes(checkpoint["state_dict"]), _shapes(policy.state_dict())
+    )
+    if differing:
+        shown = "; ".join(differing[:_SHOWN]) + ("; …" if len(differing) > _SHOWN else "")
+        raise ConfigError(
+            f"resume={path} is of another policy than this run's: {shown}. "
+            "Set data, keymap and model as they were, or leave resume out to start anew"
+        )
+
+
+def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name} was {then.get(name, 'not there')} and is {now.get(name, 'not there')}"
+        for name in {**then, **now}
+        if then.get(name) != now.get(name)
+    ]
+
+
+def _settings(hyper_parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every setting by name: `model.width`, and of the specs `sawyer states obs_gripper`."""
+    flat = {f"model.{name}": value for name, value in hyper_parameters.items() if name != "specs"}
+    for embodiment, spec in hyper_parameters.get("specs", {}).items():
+        for kind, shapes in spec.items():
+            flat |= {f"{embodiment} {kind} {key}": shape for key, shape in shapes.items()}
+    return flat
+
+
+def _shapes(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {f"the shape of {name}": tuple(value.shape) for name, value in weights.items()}
