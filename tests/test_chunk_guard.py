@@ -293,9 +293,7 @@ def test_a_foreign_index_that_points_past_its_file_is_refused(tmp_path: Path) ->
 
 
 def test_a_shard_that_ends_early_behind_an_index_at_its_start_is_refused(tmp_path: Path) -> None:
-    sharding = ShardingCodec(
-        chunk_shape=(100, 7), codecs=[BytesCodec()], index_location="start"
-    )
+    sharding = ShardingCodec(chunk_shape=(100, 7), codecs=[BytesCodec()], index_location="start")
     path = foreign(tmp_path / "ep.zarr", chunks=(300, 7), serializer=sharding, compressors=None)
     shard = path / KEY / "c/0/0"
     shard.write_bytes(shard.read_bytes()[:-9])
