@@ -17,6 +17,7 @@
     │   └── SampleError (RuntimeError)        a transform, or the loader itself, failed on a frame
     ├── PlanError (ValueError)                windows of rows that can't be planned
     ├── FrameIndexError (IndexError)          a frame index outside the dataset or the episode
+    ├── TrainingError (RuntimeError)          a run that learns nothing, or from NaN
     ├── WriterError (ValueError)              input that the writer refuses
     │   └── EpisodeExistsError (FileExistsError)
     ├── ConversionError (ValueError)          a source folder that can't be converted
@@ -61,6 +62,7 @@ __all__ = [
     "RowRangeError",
     "SampleError",
     "SettingsError",
+    "TrainingError",
     "ValueRangeError",
     "WriterError",
     "near_miss",
@@ -170,6 +172,10 @@ class PlanError(EgoloaderError, ValueError):
 
 class FrameIndexError(EgoloaderError, IndexError):
     """A dataset or an episode was indexed out of its range."""
+
+
+class TrainingError(EgoloaderError, RuntimeError):
+    """A training run took no step, or its loss is NaN or inf."""
 
 
 class WriterError(EgoloaderError, ValueError):

@@ -129,6 +129,7 @@ def test_case_34_the_unescaped_form_says_how() -> None:
         (["trainer.max_epoch=3"], "did you mean 'max_epochs'"),
         (["modle=policy"], "did you mean 'model'"),
         (["nonsense"], "missing EQUAL"),
+        (["data.folder=my episodes/é"], "need quotes of their own"),
     ],
 )
 def test_typos_name_the_near_miss(overrides: list[str], message: str) -> None:

@@ -14,10 +14,11 @@ import torch
 
 from egoloader import EpisodeWriter
 from egoloader.convert import LeRobotSettings, convert_lerobot
-from egoloader.errors import ConfigError, EgoloaderError
+from egoloader.errors import ConfigError, EgoloaderError, NonFiniteWarning, TrainingError
 from egoloader.train.callbacks import SamplesPerSecond
 from egoloader.train.config import compose
 from egoloader.train.recipe import fit
+from tests.episodes import ramp
 
 TINY = ["model.width=16", "model.heads=2", "model.layers=1", "callbacks.progress_bar=null"]
 ONE_STEP = [
@@ -274,7 +275,7 @@ def test_what_was_refused_can_be_tried_again_in_the_same_folder(
 
 
 def test_each_job_of_a_multirun_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    result = train(tmp_path, "--multirun", "output_dir=sweep", "model.width=16,32", *ONE_STEP[1:])
+    result = train(tmp_path, "output_dir=sweep", "model.width=16,32", *ONE_STEP[1:], "--multirun")
     assert result.returncode == 0, result.stderr
     for job, width in (("0", 16), ("1", 32)):
         folder = tmp_path / "sweep" / job
@@ -394,3 +395,35 @@ def test_validation_ahead_of_the_second_step_is_left_out(clock: Clock) -> None:
     clock.now = 51.0
     callback.on_train_batch_end(None, log, None, batch, 1)  # type: ignore[arg-type]
     assert log.rates == [5.0]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:lightning", "ignore:.*LeafSpec.*is deprecated")
+def test_a_loss_that_is_no_number_stops_the_run_before_it_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = ramp(20, 3)
+    rows[7] = np.nan
+    for name in "ab":
+        with pytest.warns(NonFiniteWarning):
+            EpisodeWriter.write(
+                tmp_path / f"episodes/{name}.zarr",
+                numeric={"state": rows, "action": ramp(20, 2)},
+                fps=10,
+                embodiment="arm",
+            )
+    own = ["data=folder", "data.folder=episodes", "data.valid_ratio=0", "keymap=state_action"]
+    own += ["keymap.state=[state]", "keymap.action=[action]", "keymap.horizon=3"]
+    with pytest.raises(TrainingError, match="the training loss is nan in epoch 0"):
+        fit(compose(["output_dir=out", *TINY, *own]))
+    assert not list((tmp_path / "out").rglob("*.ckpt"))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:lightning", "ignore:.*LeafSpec.*is deprecated")
+@pytest.mark.parametrize("option", ["trainer.max_epochs=0", "trainer.limit_train_batches=0"])
+def test_a_run_that_takes_no_step_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TrainingError, match="no step was taken"):
+        fit(compose(["output_dir=out", *TINY, option]))

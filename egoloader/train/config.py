@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra.errors import HydraException, InstantiationException, MissingConfigException
+from hydra.errors import (
+    HydraException,
+    InstantiationException,
+    MissingConfigException,
+    OverrideParseException,
+)
 from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
@@ -103,7 +108,13 @@ def explain(error: BaseException) -> EgoloaderError:
         node = re.search(r"^full_key: (.+)$", str(error), re.MULTILINE)
         what = node[1] if node else "the config"
         return ConfigError(f"{what} can't be built: {_first_line(error.__cause__)}")
-    return ConfigError(_first_line(error))
+    message = _first_line(error)
+    if isinstance(error, OverrideParseException):
+        message += (
+            " (values with spaces, commas, accents or '=' need quotes of their own, as in "
+            "\"data.folder='my episodes'\")"
+        )
+    return ConfigError(message)
 
 
 def _unknown_option(full_key: str, known: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ import lightning
 import torch
 from torch import nn
 
-from egoloader.errors import SettingsError, near_miss
+from egoloader.errors import SettingsError, TrainingError, near_miss
 from egoloader.train.spec import SampleSpec
 
 __all__ = ["ActionChunkPolicy", "PolicySettings", "masked_l1"]
@@ -217,6 +217,21 @@ class ActionChunkPolicy(lightning.LightningModule):
     def validation_step(self, batch: Mapping[str, Batch], batch_idx: int) -> torch.Tensor:
         """Return the loss of one validation batch."""
         return self._log_loss("val", batch)
+
+    def on_train_epoch_end(self) -> None:
+        """Stop a run whose loss is no number, before its weights are kept.
+
+        Raises:
+            TrainingError: the epoch's mean loss is NaN or inf. Asked once an epoch, as each time
+                waits for the device.
+        """
+        loss = self.trainer.callback_metrics["train/loss_epoch"]
+        if not torch.isfinite(loss):
+            raise TrainingError(
+                f"the training loss is {loss.item()} in epoch {self.current_epoch}: a state or "
+                "action holds NaN or inf, or model.learning_rate is too high; egoloader's writer "
+                "warns of such rows"
+            )
 
     def configure_optimizers(self) -> Any:
         """Return AdamW with a linear warm-up and a cosine decay over the run's steps."""

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from egoloader.datamodule import refuse_ranks
-from egoloader.errors import ConfigError, EgoloaderError
+from egoloader.errors import ConfigError, EgoloaderError, TrainingError
 from egoloader.train.callbacks import ConfigRecord
 from egoloader.train.checkpoint import check_same_policy, find_checkpoint, load_checkpoint
 from egoloader.train.config import CONFIG_ERRORS, config_dir, explain, make, refuse_null_groups
@@ -76,7 +76,10 @@ def main(arguments: Sequence[str]) -> None:
     # Hydra then raises its errors instead of printing them and leaving; they are explained here.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     refuse_null_groups(arguments)
-    sys.argv = [sys.argv[0], *arguments]
+    # Hydra takes flags only ahead of the overrides; --multirun is one that people put behind.
+    sweeps = [word for word in arguments if word in ("--multirun", "-m")]
+    others = [word for word in arguments if word not in sweeps]
+    sys.argv = [sys.argv[0], *sweeps, *others]
     failures: list[Exception] = []
 
     def task(config: DictConfig) -> None:
@@ -84,7 +87,7 @@ def main(arguments: Sequence[str]) -> None:
         try:
             _give_own_folder(config)
             fit(config)
-        except (EgoloaderError, *CONFIG_ERRORS) as error:
+        except (EgoloaderError, OSError, *CONFIG_ERRORS) as error:
             failures.append(error)
 
     try:
@@ -92,7 +95,8 @@ def main(arguments: Sequence[str]) -> None:
     except CONFIG_ERRORS as error:
         failures.append(error)
     if failures:
-        raise explain(failures[0]) from failures[0]
+        first = failures[0]
+        raise first if isinstance(first, OSError) else explain(first) from first
 
 
 def fit(config: DictConfig) -> None:
@@ -101,6 +105,7 @@ def fit(config: DictConfig) -> None:
     Raises:
         ConfigError: the checkpoint to resume from is not there, broken, or of another policy;
             `output_dir` holds a run.
+        TrainingError: no step was taken, or the loss is NaN or inf.
         EgoloaderError: the config or the data is wrong.
     """
     settings = RunSettings(seed=config.seed, output_dir=config.output_dir, resume=config.resume)
@@ -124,6 +129,10 @@ def fit(config: DictConfig) -> None:
         trainer.fit(policy, datamodule=data, ckpt_path=resume)
     except MisconfigurationException as error:
         raise ConfigError(f"the trainer refuses the config: {_one_line(error)}") from error
+    if trainer.global_step == (checkpoint or {}).get("global_step", 0):
+        raise TrainingError(
+            "no step was taken; look at trainer.max_epochs, max_steps and limit_train_batches"
+        )
     Console().print(f"checkpoints and logs are in [bold]{output}[/bold]", soft_wrap=True)
 
 

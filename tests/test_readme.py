@@ -1,0 +1,84 @@
+"""The README: its Python runs as written, its commands compose."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from egoloader import EpisodeDataModule, KeyMap, MultiDataset, ZarrDataset, ZarrEpisode
+from egoloader.train.config import compose, make
+from tests.conftest import REPO
+
+TEXT = (REPO / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    return [block for name, block in fenced if name == language]
+
+
+def commands(verb: str) -> list[list[str]]:
+    """Return the arguments of every `egoloader VERB` in the README, without comments."""
+    lines = [line for block in blocks("") for line in block.replace("\\\n", " ").splitlines()]
+    split = [shlex.split(line, comments=True) for line in lines if line.startswith("egoloader ")]
+    return [words[2:] for words in split if words[1] == verb]
+
+
+def run(block: str, **names: Any) -> dict[str, Any]:
+    exec(compile(block, "README.md", "exec"), names)
+    return names
+
+
+def test_loading_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPO)
+    found = run(next(block for block in blocks("python") if "DataLoader" in block))
+    assert isinstance(found["train"], MultiDataset)
+    frames = len(found["train"]) % 32 or 32
+    assert found["batch"]["images.front_1"].shape == (frames, 3, 120, 160)
+    assert found["batch"]["cmd_ee_delta"].shape == (frames, 16, 4)
+
+
+def test_the_keymap_fits_the_samples() -> None:
+    found = run(next(block for block in blocks("python") if "KeySpec" in block))
+    assert isinstance(found["keymap"], KeyMap)
+    sample = ZarrDataset(REPO / "egoloader/samples/pick_place_0.zarr", found["keymap"])[20]
+    assert sample["image"].shape == (3, 224, 224)
+    assert sample["task"] == "lower the gripper and grasp the puck"
+
+
+def test_writing_an_episode_and_training_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = SimpleNamespace(
+        state=np.zeros(3), action=np.zeros(2), rgb=np.zeros((8, 8, 3), np.uint8)
+    )
+    run(next(b for b in blocks("python") if "EpisodeWriter" in b), recording=[frame] * 4)
+    assert ZarrEpisode("my_episodes/one.zarr").total_frames == 4
+    fitted: list[Any] = []
+    trainer = SimpleNamespace(fit=lambda policy, datamodule: fitted.append(datamodule))
+    module = next(block for block in blocks("python") if "EpisodeDataModule" in block)
+    keymap = KeyMap.from_config({"state": {"zarr_key": "state", "key_type": "proprio_keys"}})
+    run(module, keymap=keymap, trainer=trainer, policy=None)
+    assert isinstance(fitted[0], EpisodeDataModule)
+
+
+def test_every_training_command_composes() -> None:
+    found = [words for words in commands("train") if "…" not in words]
+    assert len(found) >= 5
+    for words in found:
+        config = compose([word for word in words if not word.startswith("--")])
+        keymap = make(config.keymap)
+        assert isinstance(keymap, KeyMap) or all(isinstance(k, KeyMap) for k in keymap.values())
+
+
+def test_every_plan_and_conversion_is_there() -> None:
+    assert [words[:2] for words in commands("convert")] == [["lerobot", "my_lerobot_folder"]]
+    for words in commands("plan"):
+        assert isinstance(make(compose(words[1:]).keymap), KeyMap)
