@@ -195,26 +195,17 @@ class MultiDataset(Dataset[Sample]):
         root = _check_folder(folder)
         found = find_episodes(root)
         names = split_episodes(found, split=split, valid_ratio=valid_ratio, seed=seed)
-        opened = {
-            name: ZarrEpisode(root / name, missing_chunks=missing_chunks, name=name)
-            for name in names
-        }
-        if not isinstance(filters, Mapping | None):
-            raise SettingsError(f"filters must map attributes to values, got {filters!r}")
-        wanted = dict(filters or {})
-        names = [name for name, episode in opened.items() if matches(episode.attrs, wanted)]
-        if not names:
-            _check_filters(wanted, root, found)
-            raise SettingsError(_nothing_left(root, len(found), split, valid_ratio, wanted))
-        names = keep_share(names, percent=percent, seed=seed)
-        keymaps = _keymaps_by_embodiment(keymap, [opened[name].embodiment for name in names])
-        for name in names:
-            SampleMaker(opened[name], keymaps[opened[name].embodiment], settings)
-        _warn_of_assumed_fps([name for name in names if opened[name].fps_assumed])
-        records = [
-            EpisodeRecord(name, opened[name].total_frames, opened[name].embodiment)
-            for name in names
-        ]
+        matching = _open_matching(root, names, _check_mapping(filters), missing_chunks)
+        if not matching:
+            _check_filters(dict(filters or {}), root, found)
+            raise SettingsError(_nothing_left(root, len(found), split, valid_ratio, filters))
+        kept = keep_share(list(matching), percent=percent, seed=seed)
+        episodes = [matching[name] for name in kept]
+        keymaps = _keymaps_by_embodiment(keymap, [episode.embodiment for episode in episodes])
+        for episode in episodes:
+            SampleMaker(episode, keymaps[episode.embodiment], settings)
+        _warn_of_assumed_fps([episode.name for episode in episodes if episode.fps_assumed])
+        records = [EpisodeRecord(e.name, e.total_frames, e.embodiment) for e in episodes]
         return cls(root, records, keymaps, settings, missing_chunks)
 
     @property
@@ -348,6 +339,20 @@ def _check_folder(folder: object) -> Path:
     return Path(folder)
 
 
+def _check_mapping(filters: object) -> Mapping[str, Any]:
+    if not isinstance(filters, Mapping | None):
+        raise SettingsError(f"filters must map attributes to values, got {filters!r}")
+    return filters or {}
+
+
+def _open_matching(
+    root: Path, names: Sequence[str], filters: Mapping[str, Any], missing_chunks: MissingChunks
+) -> dict[str, ZarrEpisode]:
+    """Open the episodes that meet the filters, by name."""
+    opened = (ZarrEpisode(root / name, missing_chunks=missing_chunks, name=name) for name in names)
+    return {one.name: one for one in opened if matches(one.attrs, filters)}
+
+
 def _check_filters(filters: Mapping[str, Any], root: Path, names: Sequence[str]) -> None:
     """Refuse a filter on what no episode has, in whichever split."""
     known = {attr for name in names for attr in ZarrEpisode(root / name, name=name).attrs}
@@ -357,7 +362,7 @@ def _check_filters(filters: Mapping[str, Any], root: Path, names: Sequence[str])
 
 
 def _nothing_left(
-    root: Path, total: int, split: Split, valid_ratio: float, filters: Mapping[str, Any]
+    root: Path, total: int, split: Split, valid_ratio: float, filters: Mapping[str, Any] | None
 ) -> str:
     message = f"none of the {total} episodes of {root} is left for split={split!r}"
     if filters:

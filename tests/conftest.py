@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.episodes import HUMAN_FRAMES, write_human
+
 REPO = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def human(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An episode of the human arrays at 10 Hz, with two spans that overlap; not to be changed."""
+    path = tmp_path_factory.mktemp("human") / "ep.zarr"
+    spans = [("reach", 0, 20), ("grasp", 10, 30)]
+    return write_human(path, HUMAN_FRAMES, fps=10, annotations=spans)
 
 
 @pytest.fixture(scope="session")

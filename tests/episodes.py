@@ -21,6 +21,9 @@ from zarr.core.dtype import VariableLengthBytes
 
 from egoloader import EpisodeWriter
 
+#: Frames of the episode that the fixture `human` writes.
+HUMAN_FRAMES = 40
+
 KEYPOINT_ARRAYS = {
     "left.obs_keypoints": 63,
     "right.obs_keypoints": 63,

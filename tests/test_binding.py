@@ -20,6 +20,7 @@ from egoloader.errors import (
 )
 from tests.entries import CAMERA, POSE, camera, entry, keymap
 from tests.episodes import (
+    HUMAN_FRAMES,
     edit_attrs,
     foreign_bytes,
     foreign_group,
@@ -29,16 +30,9 @@ from tests.episodes import (
     pictures,
     ramp,
     shade,
-    write_human,
 )
 
-TOTAL = 40
-
-
-@pytest.fixture(scope="module")
-def human(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("human") / "ep.zarr"
-    return write_human(path, TOTAL, fps=10, annotations=[("reach", 0, 20), ("grasp", 10, 30)])
+TOTAL = HUMAN_FRAMES
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from egoloader.errors import (
 )
 from tests.entries import camera, entry, keymap
 from tests.episodes import (
+    HUMAN_FRAMES,
     KEYPOINT_ARRAYS,
     foreign_annotations,
     foreign_group,
@@ -28,13 +29,7 @@ from tests.episodes import (
     write_human,
 )
 
-TOTAL = 40
-
-
-@pytest.fixture(scope="module")
-def human(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("human") / "ep.zarr"
-    return write_human(path, TOTAL, fps=10, annotations=[("reach", 0, 20), ("grasp", 10, 30)])
+TOTAL = HUMAN_FRAMES
 
 
 # What a sample holds.

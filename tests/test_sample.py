@@ -20,6 +20,7 @@ from egoloader.errors import (
 )
 from tests.entries import CAMERA, camera, entry, keymap
 from tests.episodes import (
+    HUMAN_FRAMES,
     foreign_bytes,
     foreign_group,
     foreign_numbers,
@@ -28,17 +29,10 @@ from tests.episodes import (
     pictures,
     ramp,
     shade,
-    write_human,
 )
 from tests.jpegs import CMYK
 
-TOTAL = 40
-
-
-@pytest.fixture(scope="module")
-def human(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("human") / "ep.zarr"
-    return write_human(path, TOTAL, fps=10, annotations=[("reach", 0, 20), ("grasp", 10, 30)])
+TOTAL = HUMAN_FRAMES
 
 
 # Images.
