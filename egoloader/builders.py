@@ -272,7 +272,10 @@ def _memory_spec(array: str, options: _Options) -> KeySpec:
 
 
 def _spec(array: str, key_type: str, **fields: object) -> KeySpec:
-    return KeySpec(zarr_key=array, key_type=key_type, **fields)  # type: ignore[arg-type]
+    try:
+        return KeySpec(zarr_key=array, key_type=key_type, **fields)  # type: ignore[arg-type]
+    except KeyMapError as error:
+        raise KeyMapError(f"entry of array {array!r}: {error}") from None
 
 
 def _same(names: Iterable[str]) -> dict[str, str]:

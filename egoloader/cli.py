@@ -99,15 +99,20 @@ def lerobot(
         TextColumn("frames"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("convert", total=None)
+    progress = Progress(*columns, console=console)
+    bar = progress.add_task("convert", total=None)
 
-        def show(event: ConversionEvent) -> None:
-            progress.update(bar, completed=event.done_frames, total=event.total_frames)
-            if event.status == "failed":
-                console.print(f"failed, episode {event.episode}", soft_wrap=True)
+    def show(event: ConversionEvent) -> None:
+        if event.status == "planned":  # not before, lest a wrong path shows an empty bar
+            progress.start()
+        progress.update(bar, completed=event.done_frames, total=event.total_frames)
+        if event.status == "failed":
+            console.print(f"failed, episode {event.episode}", soft_wrap=True)
 
+    try:
         report = convert_lerobot(source, target, settings, on_progress=show)
+    finally:
+        progress.stop()
     for line in _report_lines(report):
         console.print(escape(line), soft_wrap=True)
     console.print(f"episodes are in {escape(str(target))}", soft_wrap=True)

@@ -19,7 +19,8 @@ def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
     Returns:
         Per sample key, a tensor with a leading axis of B where the values are tensors or NumPy's;
         images, (B, C, H, W) or (B, n, C, H, W), lie in channels-last memory. Python's own objects
-        (texts, JPEG bytes, JSON rows, numbers among them) become a list of B.
+        (texts, JPEG bytes, JSON rows, numbers among them) become a list of B; PyTorch's
+        `default_collate` gives the same tensors, and takes JSON rows apart.
 
     Raises:
         SettingsError: no samples, other keys, or other shapes among them; names both episodes.

@@ -188,12 +188,17 @@ class EpisodeDataModule(lightning.LightningDataModule):
                 seed=self._settings.seed,
                 num_workers=self._settings.num_workers,
                 epoch_limit=self._epoch_limit,
+                running_epoch=self._running_epoch,
             )
         self._train.position = Position()
 
     def _epoch_limit(self) -> float:
         """Return the batches that the trainer takes an epoch; no limit without a trainer."""
         return math.inf if self.trainer is None else self.trainer.num_training_batches
+
+    def _running_epoch(self) -> int:
+        """Return the epoch that the trainer is in; 0 without a trainer."""
+        return 0 if self.trainer is None else self.trainer.current_epoch
 
     def _by_embodiment(
         self, split: Literal["train", "valid"], *, percent: float

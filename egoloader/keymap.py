@@ -36,7 +36,8 @@ MAX_REACH = 1_000_000_000
 
 _WINDOW_FIELDS = ("horizon", "history", "lag_s", "offsets", "offsets_s")
 _DTYPES = frozenset(
-    {"float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"}
+    {"bool", "float16", "float32", "float64"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 )
 
 

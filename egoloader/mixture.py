@@ -52,6 +52,8 @@ class MixtureLoader:
         seed: of the order.
         num_workers: worker processes of each source; 0 makes batches in this process.
         epoch_limit: asked at the start of an epoch for the batches that it may have at most.
+        running_epoch: asked at the start of an epoch for its number, as the trainer counts; it
+            counts an epoch that it broke off as one, so that the next is a whole one.
 
     Raises:
         SettingsError: a source without frames, by name; or a wrong batch size.
@@ -65,11 +67,12 @@ class MixtureLoader:
         seed: int,
         num_workers: int,
         epoch_limit: Callable[[], float],
+        running_epoch: Callable[[], int],
     ) -> None:
         if not sources:
             raise SettingsError("there must be at least one embodiment to train on")
         self._sources, self._num_workers = dict(sources), num_workers
-        self._epoch_limit = epoch_limit
+        self._epoch_limit, self._running_epoch = epoch_limit, running_epoch
         self._order = {
             name: ShuffledBatches(name, len(source), batch_size, seed)
             for name, source in self._sources.items()
@@ -83,8 +86,11 @@ class MixtureLoader:
 
     def __iter__(self) -> Iterator[dict[str, Batch]]:
         size = int(min(len(self), self._epoch_limit()))
-        if self.position.done >= size:  # the limit is lower than before the resume
-            self.position = Position(self.position.step, self.position.epoch + 1, 0)
+        # An epoch is over, too, where the trainer broke it off or a resumed run has a lower limit.
+        is_over = self.position.done >= size
+        epoch = max(self.position.epoch + is_over, self._running_epoch())
+        if epoch > self.position.epoch:
+            self.position = Position(self.position.step, epoch, 0)
         left = size - self.position.done
         streams = {
             name: _stream(self._sources[name], order.run(self.position.step, left), self)

@@ -162,7 +162,8 @@ class EpisodeWriter:
 
         Args:
             numeric: per array, one row: (D…) numbers of the first frame's shape and dtype.
-            images: per camera, (H, W, 3) uint8 RGB pixels, or a JPEG as bytes, kept as it is.
+            images: per camera, (H, W, 3) uint8 RGB pixels, or a JPEG as bytes, kept as it is: an
+                EXIF orientation in it stays, and is not applied when it is read.
 
         Raises:
             WriterError: the frame is refused, and the episode is as before: the keys, a shape, a

@@ -287,6 +287,24 @@ def test_resuming_a_limited_epoch(folder: Path, tmp_path: Path, stop: int) -> No
     assert first + second.seen == whole
 
 
+@pytest.mark.parametrize("stop", [5, 16])
+def test_an_epoch_that_was_broken_off_is_followed_by_whole_ones(
+    folder: Path, tmp_path: Path, stop: int
+) -> None:
+    size = len(module(folder).train_dataloader())
+    whole = seen_by_fit(tmp_path, module(folder), max_epochs=4)
+    first, second = Recorder(), Recorder()
+    broken = trainer(tmp_path, max_steps=stop, max_epochs=3)
+    broken.fit(first, datamodule=module(folder))
+    broken.save_checkpoint(tmp_path / "end.ckpt")
+    data = module(folder)
+    trainer(tmp_path, max_epochs=3).fit(second, datamodule=data, ckpt_path=tmp_path / "end.ckpt")
+    epochs_left = 3 - (stop // size + 1)
+    assert len(second.seen) == epochs_left * size
+    assert first.seen + second.seen == whole[: stop + epochs_left * size]
+    assert (data.state_dict()["epoch"], data.state_dict()["done"]) == (3, 0)
+
+
 def test_overfitting_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="overfit_batches needs an order that repeats"):
         seen_by_fit(tmp_path, module(folder), max_epochs=1, overfit_batches=2)

@@ -119,6 +119,7 @@ def test_recorded_episodes_train(real_data: Path, tmp_path: Path) -> None:
     [
         (["data.folder=nowhere"], "folder 'nowhere': there is no folder at this path"),
         (["keymap.image_histroy_gap_s=0.1"], "did you mean 'image_history_gap_s'?"),
+        (["keymap=humna"], "there is no keymap=humna; did you mean 'human'?"),
         (["trainer.accelerator=cpu", "trainer.devices=2"], "the trainer runs 2 processes"),
         (["logger=null"], "logger=null: a group can't be null; ~logger"),
         (["logger.csv=null"], "Cannot use `LearningRateMonitor` callback with `Trainer` that has"),

@@ -96,7 +96,9 @@ def main(arguments: Sequence[str]) -> None:
         failures.append(error)
     if failures:
         first = failures[0]
-        raise first if isinstance(first, OSError) else explain(first) from first
+        # Hydra's error of a missing config is an OSError, too.
+        is_explained = isinstance(first, (EgoloaderError, *CONFIG_ERRORS))
+        raise explain(first) if is_explained else first from first
 
 
 def fit(config: DictConfig) -> None:
@@ -119,12 +121,12 @@ def fit(config: DictConfig) -> None:
     resume = None if settings.resume is None else find_checkpoint(settings.resume)
     checkpoint = None if resume is None else load_checkpoint(resume)
     lightning.seed_everything(settings.seed, workers=True, verbose=False)
-    trainer = _make_trainer(config, ConfigRecord(record, OmegaConf.to_yaml(config)))
     data = make(config.data)
     data.setup("fit")
     policy = make(config.model)(describe(data.sources))
     if resume is not None and checkpoint is not None:
         check_same_policy(resume, checkpoint, policy)
+    trainer = _make_trainer(config, ConfigRecord(record, OmegaConf.to_yaml(config)))
     try:
         trainer.fit(policy, datamodule=data, ckpt_path=resume)
     except MisconfigurationException as error:
