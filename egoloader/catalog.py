@@ -10,11 +10,19 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from egoloader.errors import FolderNotFoundError, SettingsError, near_miss
+from egoloader.store import GROUP_FILES
 
-__all__ = ["Split", "find_episodes", "is_episode", "keep_share", "matches", "split_episodes"]
+__all__ = [
+    "Split",
+    "find_episodes",
+    "is_episode",
+    "is_group",
+    "keep_share",
+    "matches",
+    "split_episodes",
+]
 
 Split = Literal["train", "valid", "all"]
-_GROUP_FILES = ("zarr.json", ".zgroup")
 
 
 def find_episodes(folder: Path) -> list[str]:
@@ -103,9 +111,14 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def is_group(folder: Path) -> bool:
+    """Return whether a folder is a Zarr group, of whatever."""
+    return any((folder / name).is_file() for name in GROUP_FILES)
+
+
 def is_episode(folder: Path) -> bool:
     """Return whether a folder is a Zarr group that declares frames or has an array in it."""
-    if not any((folder / name).is_file() for name in _GROUP_FILES):
+    if not is_group(folder):
         return False
     return _declares_frames(folder) or _holds_array(folder)
 

@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from egoloader.catalog import find_episodes
+from egoloader.catalog import find_episodes, is_group
 from egoloader.episode import ZarrEpisode
 from egoloader.errors import ConfigError, EgoloaderError
 from egoloader.overview import ArrayOverview, EpisodeOverview, overview
@@ -151,8 +151,7 @@ def plan(
     keymap = make(config.keymap)
     if isinstance(keymap, dict):
         raise ConfigError("plan takes one keymap; choose that of one embodiment")
-    folder_of_episodes = not any((path / name).is_file() for name in ("zarr.json", ".zgroup"))
-    if folder_of_episodes:
+    if not is_group(path):
         path = path / find_episodes(path)[0]
     episode = ZarrEpisode(path)
     settings = SampleSettings(annotation_cutoff=config.data.annotation_cutoff)

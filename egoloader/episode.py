@@ -28,7 +28,7 @@ from egoloader.keymap import is_array_name
 from egoloader.layout import ArrayLayout, parse_layout
 from egoloader.plan import ReadPlan, Window, plan_reads
 from egoloader.reader import Reader, ReferenceReader
-from egoloader.store import EpisodeFolder
+from egoloader.store import GROUP_FILES, EpisodeFolder
 
 __all__ = ["ANNOTATIONS", "TIMESTAMP", "Annotation", "ZarrEpisode"]
 
@@ -38,7 +38,6 @@ ANNOTATIONS = "annotations"
 TIMESTAMP = "timestamp"
 
 Annotation = tuple[str, int, int]
-_GROUP_FILES = ("zarr.json", ".zgroup")
 
 
 class ZarrEpisode:
@@ -164,7 +163,7 @@ class ZarrEpisode:
     def _refuse_loss(self, key: str) -> None:
         """Raise where an array is not absent but lost, alone or with the whole episode."""
         folder = self._here().folder
-        if not any(folder.signature(name) for name in _GROUP_FILES):
+        if not any(folder.signature(name) for name in GROUP_FILES):
             raise EpisodeNotFoundError(
                 "the episode was here and is not any more; was it moved, or is a disk gone?",
                 episode=self.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from egoloader.catalog import find_episodes
+from egoloader.catalog import find_episodes, is_group
 from egoloader.episode import ZarrEpisode
 from egoloader.errors import EgoloaderError, FolderNotFoundError
 
@@ -91,7 +91,7 @@ def _names(path: Path) -> list[str]:
     """Return the episodes below a path; the path itself, as "", where it is one."""
     if not path.exists():
         raise FolderNotFoundError("there is nothing at this path", episode=str(path))
-    if path.is_dir() and not any((path / name).is_file() for name in ("zarr.json", ".zgroup")):
+    if path.is_dir() and not is_group(path):
         return find_episodes(path)
     return [""]
 

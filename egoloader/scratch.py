@@ -11,12 +11,12 @@ from pathlib import Path
 
 from egoloader.catalog import find_episodes, is_episode
 from egoloader.errors import EpisodeExistsError, WriterError
+from egoloader.store import GROUP_FILES
 
 __all__ = ["ScratchFolder"]
 
 #: What a rename onto something that can't be replaced in one step fails with.
 _OCCUPIED = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
-_GROUP_FILES = ("zarr.json", ".zgroup")
 
 
 class ScratchFolder:
@@ -104,7 +104,7 @@ def _check_replaceable(folder: Path) -> None:
         names = {entry.name for entry in folder.iterdir()}
         if not names:
             return
-        if folder.suffix != ".zarr" and names.isdisjoint(_GROUP_FILES):
+        if folder.suffix != ".zarr" and names.isdisjoint(GROUP_FILES):
             raise EpisodeExistsError(
                 f"{folder} is a folder, but not that of an episode; overwrite replaces episodes "
                 "only, so choose another path, or remove the folder"

@@ -19,11 +19,13 @@ from zarr.storage import LocalStore
 from egoloader.counts import KeyCounts, ReadCounts
 from egoloader.errors import EpisodeFormatError, ReadError
 
-__all__ = ["MAX_METADATA_BYTES", "CountingStore", "EpisodeFolder", "OnHole"]
+__all__ = ["GROUP_FILES", "MAX_METADATA_BYTES", "CountingStore", "EpisodeFolder", "OnHole"]
 
 OnHole = Callable[[str, str], None]
 
 MAX_METADATA_BYTES = 16 * 2**20
+#: Of which a Zarr group has one: `zarr.json` in format 3, `.zgroup` in format 2.
+GROUP_FILES = ("zarr.json", ".zgroup")
 _METADATA_NAMES = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 
 
