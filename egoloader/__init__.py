@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from egoloader.dataset import MultiDataset, ZarrDataset
     from egoloader.episode import ZarrEpisode
     from egoloader.keymap import KeyMap, KeySpec
+    from egoloader.loader import EpisodeLoader
     from egoloader.writer import EpisodeWriter
 
 __all__ = [
     "EpisodeDataModule",
+    "EpisodeLoader",
     "EpisodeWriter",
     "KeyMap",
     "KeySpec",
@@ -34,6 +36,7 @@ __all__ = [
 
 _HOMES = {
     "EpisodeDataModule": "datamodule",
+    "EpisodeLoader": "loader",
     "EpisodeWriter": "writer",
     "KeyMap": "keymap",
     "KeySpec": "keymap",

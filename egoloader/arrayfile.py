@@ -39,7 +39,7 @@ __all__ = [
 AnnotationSpan = tuple[str, int, int]
 Codec = Mapping[str, Any]
 
-ZSTD_LEVEL = 3
+ZSTD_LEVEL = -1
 _LITTLE: Codec = {"name": "bytes", "configuration": {"endian": "little"}}
 _ZSTD: Codec = {"name": "zstd", "configuration": {"level": ZSTD_LEVEL, "checksum": False}}
 _CRC32C: Codec = {"name": "crc32c"}

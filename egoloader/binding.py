@@ -11,7 +11,7 @@ from egoloader.errors import EpisodeFormatError, KeyMapError, MissingKeyError, n
 from egoloader.header import Feature
 from egoloader.keymap import KeyMap, KeySpec
 from egoloader.layout import ArrayLayout
-from egoloader.plan import EntryPlan
+from egoloader.plan import EntryPlan, PlanOutline, outline_plan
 from egoloader.windows import Steps, current_frame, entry_steps
 
 __all__ = ["Binding", "bind"]
@@ -22,14 +22,12 @@ class Binding:
     """What one episode makes of a keymap.
 
     Attributes:
-        entries: per sample key whose array the episode has and whose rows are read, its plan;
-            `timestamp` among them where the episode records one.
-        chunk_rows: per array that is read, the rows of one decoded chunk.
+        outline: of the entries whose arrays the episode has and whose rows are read; `timestamp`
+            is among them where the episode records one.
         steps: per sample key with rows, absent arrays among them, its window in frames.
     """
 
-    entries: Mapping[str, EntryPlan]
-    chunk_rows: Mapping[str, int]
+    outline: PlanOutline
     steps: Mapping[str, Steps]
 
 
@@ -69,7 +67,7 @@ def bind(episode: ZarrEpisode, keymap: KeyMap, *, annotation_cutoff: bool) -> Bi
         _check_timestamps(episode)
         entries[TIMESTAMP] = EntryPlan(TIMESTAMP, current_frame(), False)
         chunk_rows[TIMESTAMP] = episode.layout(TIMESTAMP).chunk_rows
-    return Binding(entries, chunk_rows, steps)
+    return Binding(outline_plan(entries, chunk_rows), steps)
 
 
 def _check_rows(episode: ZarrEpisode, key: str, layout: ArrayLayout) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from egoloader.batch import Batch
 from egoloader.errors import SettingsError
 
 __all__ = ["collate"]
 
 
 def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Stack B samples of one keymap into a batch.
+    """Stack B samples of one keymap into a batch; a `Batch` hands its tensors out uncopied.
 
     Returns:
         Per sample key, a tensor with a leading axis of B where the values are tensors or NumPy's;
@@ -25,6 +26,8 @@ def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
     Raises:
         SettingsError: no samples, other keys, or other shapes among them; names both episodes.
     """
+    if isinstance(samples, Batch) and samples and (tensors := samples.tensors) is not None:
+        return tensors
     if not samples:
         raise SettingsError("a batch needs at least one sample")
     keys = samples[0].keys()
@@ -49,8 +52,9 @@ def _stack(key: str, samples: Sequence[dict[str, Any]]) -> Any:
         if _describe(value) != first:
             raise SettingsError(
                 f"key {key!r} is {first} in {_name(samples[0])} and "
-                f"{_describe(value)} in {_name(sample)}; set size: [h, w] for "
-                "cameras of several sizes, and one keymap per embodiment for other arrays"
+                f"{_describe(value)} in {_name(sample)}; for cameras of several sizes set "
+                "size: [h, w] on the entry (or mixed_sizes: list), for other arrays use one "
+                "keymap per embodiment"
             )
     if _is_channels_last(values[0]):
         return torch.stack([value.movedim(-3, -1) for value in values]).movedim(-1, -3)

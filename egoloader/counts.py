@@ -6,7 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Iterator, Mapping
 
-__all__ = ["KeyCounts", "ReadCounts"]
+__all__ = ["KeyCounter", "KeyCounts", "ReadCounts"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,36 +37,75 @@ class KeyCounts:
         )
 
 
+class KeyCounter:
+    """The running cost of one array. Safe to add to from threads."""
+
+    __slots__ = ("_lock", "bytes", "chunks", "reads", "requests", "rows")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.clear()
+
+    def clear(self) -> None:
+        """Set every count back to zero."""
+        with self._lock:
+            self.reads = self.rows = self.chunks = self.requests = self.bytes = 0
+
+    def add_read(self, rows: int, chunks: int) -> None:
+        """Count one call to a reader, the rows it copied out, and the chunks it decoded."""
+        with self._lock:
+            self.reads += 1
+            self.rows += rows
+            self.chunks += chunks
+
+    def add_chunk(self) -> None:
+        """Count one decoded chunk."""
+        with self._lock:
+            self.chunks += 1
+
+    def add_request(self, size: int) -> None:
+        """Count one request to the store and the bytes that it returned."""
+        with self._lock:
+            self.requests += 1
+            self.bytes += size
+
+    def snapshot(self) -> KeyCounts:
+        """Return the counts as they stand."""
+        with self._lock:
+            return KeyCounts(self.reads, self.rows, self.chunks, self.requests, self.bytes)
+
+
 class ReadCounts(Mapping[str, KeyCounts]):
     """Counts per array; an array that was never read counts zeros. Safe to add to from threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: dict[str, KeyCounts] = {}
+        self._counters: dict[str, KeyCounter] = {}
+
+    def of(self, key: str) -> KeyCounter:
+        """Return an array's running count, to add to."""
+        counter = self._counters.get(key)
+        # Threads may come here together; all take the one that was first put in.
+        return self._counters.setdefault(key, KeyCounter()) if counter is None else counter
 
     def __getitem__(self, key: str) -> KeyCounts:
-        return self._counts.get(key, KeyCounts())
+        counter = self._counters.get(key)
+        return KeyCounts() if counter is None else counter.snapshot()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(tuple(self._counts))
+        return iter([key for key in tuple(self._counters) if self[key] != KeyCounts()])
 
     def __len__(self) -> int:
-        return len(self._counts)
+        return len(list(iter(self)))
 
     def __repr__(self) -> str:
-        return f"ReadCounts({self._counts!r})"
+        return f"ReadCounts({dict(self)!r})"
 
     @property
     def total(self) -> KeyCounts:
         """The sum over all arrays."""
         return sum(self.values(), KeyCounts())
 
-    def add(self, key: str, cost: KeyCounts) -> None:
-        """Add a cost to an array's counts."""
-        with self._lock:
-            self._counts[key] = self._counts.get(key, KeyCounts()) + cost
-
     def reset(self) -> None:
         """Set every count back to zero."""
-        with self._lock:
-            self._counts.clear()
+        for counter in tuple(self._counters.values()):
+            counter.clear()

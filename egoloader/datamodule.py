@@ -12,12 +12,14 @@ from typing import Any, Literal, get_args
 import lightning
 from lightning.pytorch.trainer.states import TrainerFn
 
+from egoloader.cache import CACHE_BYTES
 from egoloader.dataset import MultiDataset
 from egoloader.errors import SettingsError, near_miss
 from egoloader.guard import MissingChunks
 from egoloader.keymap import KeyMap
+from egoloader.loader import default_threads
 from egoloader.mixture import MixtureLoader, Position, ValidationLoader
-from egoloader.sample import ImageDtype, Sample
+from egoloader.sample import ImageDtype, MixedSizes, Sample
 
 __all__ = ["EpisodeDataModule", "refuse_ranks"]
 
@@ -28,12 +30,12 @@ Combine = Literal["all"]
 class _LoaderSettings:
     batch_size: int
     seed: int
-    num_workers: int
+    num_threads: int
     valid_ratio: float
     combine: Combine
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("num_workers", 0)):
+        for name, least in (("batch_size", 1), ("num_threads", 1)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise SettingsError(f"{name} must be a whole number from {least} on, got {value!r}")
@@ -56,7 +58,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
         folder: searched for episodes at any depth.
         keymap: one keymap for all, or one per embodiment; each of those must have episodes.
         batch_size: frames of each embodiment's batch.
-        num_workers: worker processes a source; 0 makes batches in the training process.
+        num_threads: threads of the training process that make batches; see `EpisodeLoader`.
         valid_ratio: share of the episodes that are for validation; 0 turns validation off.
         filters: see `MultiDataset.from_folder`, like all that follow.
         percent: of the training episodes.
@@ -65,6 +67,8 @@ class EpisodeDataModule(lightning.LightningDataModule):
         annotation_cutoff: end action horizons with the annotation span.
         transforms: callables from sample to sample.
         missing_chunks: `error` or `fill`.
+        mixed_sizes: `error` or `list`.
+        cache_bytes: of the training and of the validation episodes, each.
         combine: `all`, one batch of each source a step.
 
     Raises:
@@ -77,7 +81,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
         keymap: KeyMap | Mapping[str, KeyMap],
         *,
         batch_size: int = 32,
-        num_workers: int = 0,
+        num_threads: int | None = None,
         valid_ratio: float = 0.2,
         filters: Mapping[str, Any] | None = None,
         percent: float = 100.0,
@@ -86,10 +90,13 @@ class EpisodeDataModule(lightning.LightningDataModule):
         annotation_cutoff: bool = False,
         transforms: Sequence[Callable[[Sample], Sample]] = (),
         missing_chunks: MissingChunks = "error",
+        mixed_sizes: MixedSizes = "error",
+        cache_bytes: int = CACHE_BYTES,
         combine: Combine = "all",
     ) -> None:
         super().__init__()
-        self._settings = _LoaderSettings(batch_size, seed, num_workers, valid_ratio, combine)
+        threads = default_threads() if num_threads is None else num_threads
+        self._settings = _LoaderSettings(batch_size, seed, threads, valid_ratio, combine)
         self._folder, self._keymap, self._percent = folder, keymap, percent
         self._options: dict[str, Any] = {
             "filters": filters,
@@ -99,6 +106,8 @@ class EpisodeDataModule(lightning.LightningDataModule):
             "annotation_cutoff": annotation_cutoff,
             "transforms": transforms,
             "missing_chunks": missing_chunks,
+            "mixed_sizes": mixed_sizes,
+            "cache_bytes": cache_bytes,
         }
         self._train: MixtureLoader | None = None
         self._valid: ValidationLoader | None = None
@@ -130,7 +139,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
             self._valid = ValidationLoader(
                 self._by_embodiment("valid", percent=100.0),
                 batch_size=self._settings.batch_size,
-                num_workers=self._settings.num_workers,
+                num_threads=self._settings.num_threads,
             )
 
     def train_dataloader(self) -> MixtureLoader:
@@ -186,7 +195,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
                 self._sources,
                 batch_size=self._settings.batch_size,
                 seed=self._settings.seed,
-                num_workers=self._settings.num_workers,
+                num_threads=self._settings.num_threads,
                 epoch_limit=self._epoch_limit,
                 running_epoch=self._running_epoch,
             )

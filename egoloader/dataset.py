@@ -14,6 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
+from egoloader.assembly import Part, fresh_memory, make_batch
+from egoloader.batch import Allocate, Batch
+from egoloader.cache import CACHE_BYTES, ReadCache
 from egoloader.catalog import Split, find_episodes, keep_share, matches, split_episodes
 from egoloader.episode import ZarrEpisode
 from egoloader.errors import (
@@ -25,7 +28,7 @@ from egoloader.errors import (
 from egoloader.guard import MissingChunks
 from egoloader.handles import OpenEpisodes
 from egoloader.keymap import KeyMap
-from egoloader.sample import ImageDtype, Sample, SampleMaker, SampleSettings
+from egoloader.sample import ImageDtype, MixedSizes, Sample, SampleMaker, SampleSettings
 
 __all__ = ["EpisodeRecord", "MultiDataset", "ZarrDataset"]
 
@@ -54,6 +57,8 @@ class ZarrDataset(Dataset[Sample]):
         transforms: callables from sample to sample, applied in order.
         missing_chunks: `error`, or `fill` to serve fill values where another writer left a chunk
             out.
+        mixed_sizes: `error`, or `list` to get the images of a batch as a list of B tensors.
+        cache_bytes: decoded chunks of numbers that each process keeps, in bytes; 0 keeps none.
 
     Raises:
         EpisodeNotFoundError, EpisodeFormatError: the path holds no whole episode.
@@ -70,10 +75,13 @@ class ZarrDataset(Dataset[Sample]):
         annotation_cutoff: bool = False,
         transforms: Transforms = (),
         missing_chunks: MissingChunks = "error",
+        mixed_sizes: MixedSizes = "error",
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
         _check_keymap(keymap)
-        settings = SampleSettings(image_dtype, annotation_cutoff, tuple(transforms))
-        self.episode = ZarrEpisode(path, missing_chunks=missing_chunks)
+        settings = SampleSettings(image_dtype, annotation_cutoff, tuple(transforms), mixed_sizes)
+        cache = ReadCache(cache_bytes)
+        self.episode = ZarrEpisode(path, missing_chunks=missing_chunks, cache=cache)
         self._maker = SampleMaker(self.episode, keymap, settings)
         _warn_of_assumed_fps([self.episode.name] if self.episode.fps_assumed else [])
 
@@ -94,7 +102,7 @@ class ZarrDataset(Dataset[Sample]):
         """
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Return the samples of many indices, in their order, repeats included.
 
         All of them are planned together: one read per array, each JPEG decoded once.
@@ -103,7 +111,15 @@ class ZarrDataset(Dataset[Sample]):
             FrameIndexError: an index is outside the dataset.
             EpisodeError: a sample can't be made.
         """
-        return self._maker.make(_check_indices(indices, len(self)))
+        return self.make_batch(indices, fresh_memory)
+
+    def make_batch(self, indices: Sequence[int], allocate: Allocate) -> Batch:
+        """Return `__getitems__` in memory from `allocate`."""
+        frames = _check_indices(indices, len(self))
+        if not len(frames):
+            return Batch.of_samples([])
+        part = Part(self._maker, frames, np.arange(len(frames)))
+        return make_batch([part], len(frames), allocate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +150,7 @@ class MultiDataset(Dataset[Sample]):
         keymaps: per embodiment, what a sample holds.
         settings: how samples are made.
         missing_chunks: see `ZarrDataset`.
+        cache: what the episodes keep of what they read; datasets may share one.
     """
 
     def __init__(
@@ -143,10 +160,12 @@ class MultiDataset(Dataset[Sample]):
         keymaps: Mapping[str, KeyMap],
         settings: SampleSettings,
         missing_chunks: MissingChunks = "error",
+        cache: ReadCache | None = None,
     ) -> None:
         self.folder, self.episodes = folder.absolute(), tuple(episodes)
         self.keymaps, self.settings = dict(keymaps), settings
         self._missing_chunks = missing_chunks
+        self._cache = ReadCache() if cache is None else cache
         lengths = np.array([episode.total_frames for episode in self.episodes], dtype=np.int64)
         self._bounds = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
         self._handles: dict[int, OpenEpisodes] = {}
@@ -167,6 +186,8 @@ class MultiDataset(Dataset[Sample]):
         annotation_cutoff: bool = False,
         transforms: Transforms = (),
         missing_chunks: MissingChunks = "error",
+        mixed_sizes: MixedSizes = "error",
+        cache_bytes: int = CACHE_BYTES,
     ) -> MultiDataset:
         """Find the episodes below a folder, choose among them, and check each against its keymap.
 
@@ -183,6 +204,8 @@ class MultiDataset(Dataset[Sample]):
             annotation_cutoff: see `ZarrDataset`.
             transforms: see `ZarrDataset`.
             missing_chunks: see `ZarrDataset`.
+            mixed_sizes: see `ZarrDataset`.
+            cache_bytes: see `ZarrDataset`; one budget for all episodes.
 
         Raises:
             EpisodeNotFoundError: no folder, or no episodes in it.
@@ -190,7 +213,7 @@ class MultiDataset(Dataset[Sample]):
                 its keymap.
             SettingsError: an option that can't be meant, or nothing is left after filtering.
         """
-        settings = SampleSettings(image_dtype, annotation_cutoff, tuple(transforms))
+        settings = SampleSettings(image_dtype, annotation_cutoff, tuple(transforms), mixed_sizes)
         _check_keymaps(keymap)
         root = _check_folder(folder)
         found = find_episodes(root)
@@ -206,7 +229,8 @@ class MultiDataset(Dataset[Sample]):
             SampleMaker(episode, keymaps[episode.embodiment], settings)
         _warn_of_assumed_fps([episode.name for episode in episodes if episode.fps_assumed])
         records = [EpisodeRecord(e.name, e.total_frames, e.embodiment) for e in episodes]
-        return cls(root, records, keymaps, settings, missing_chunks)
+        cache = ReadCache(cache_bytes)
+        return cls(root, records, keymaps, settings, missing_chunks, cache)
 
     @property
     def embodiments(self) -> tuple[str, ...]:
@@ -224,7 +248,9 @@ class MultiDataset(Dataset[Sample]):
             raise SettingsError(f"no episode is of embodiment {embodiment!r}; {hint}")
         kept = [episode for episode in self.episodes if episode.embodiment == embodiment]
         keymaps = {embodiment: self.keymaps[embodiment]}
-        return MultiDataset(self.folder, kept, keymaps, self.settings, self._missing_chunks)
+        return MultiDataset(
+            self.folder, kept, keymaps, self.settings, self._missing_chunks, self._cache
+        )
 
     def locate(self, index: int) -> tuple[EpisodeRecord, int]:
         """Return the episode and the frame index within it that an index stands for.
@@ -248,7 +274,7 @@ class MultiDataset(Dataset[Sample]):
         """
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Return the samples of many indices, in their order, repeats included.
 
         The frames of one episode are planned together: one read per array, each JPEG decoded once.
@@ -257,16 +283,20 @@ class MultiDataset(Dataset[Sample]):
             FrameIndexError: an index is outside the dataset.
             EpisodeError: a sample can't be made.
         """
+        return self.make_batch(indices, fresh_memory)
+
+    def make_batch(self, indices: Sequence[int], allocate: Allocate) -> Batch:
+        """Return `__getitems__` in memory from `allocate`."""
         at = _check_indices(indices, len(self))
+        if not len(at):
+            return Batch.of_samples([])
         numbers = np.searchsorted(self._bounds, at, side="right") - 1
         frames = at - self._bounds[numbers]
-        samples: list[Sample] = [{} for _ in at]
-        for number in np.unique(numbers):
+        parts = []
+        for number in dict.fromkeys(numbers.tolist()):
             places = np.flatnonzero(numbers == number)
-            made = self._maker(int(number)).make(frames[places])
-            for place, sample in zip(places, made, strict=True):
-                samples[place] = sample
-        return samples
+            parts.append(Part(self._maker(number), frames[places], places))
+        return make_batch(parts, len(at), allocate)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handles": {}, "_warned_keys": set()}
@@ -286,6 +316,7 @@ class MultiDataset(Dataset[Sample]):
             self.folder / record.name,
             missing_chunks=self._missing_chunks,
             name=record.name,
+            cache=self._cache,
             warned_keys=self._warned_keys,
         )
         return SampleMaker(episode, self.keymaps[record.embodiment], self.settings)

@@ -18,7 +18,7 @@ MAX_PIXELS = 64_000_000
 Pixels = npt.NDArray[np.uint8]
 
 
-def jpeg_size(data: bytes, *, episode: str, key: str, frame: int) -> tuple[int, int]:
+def jpeg_size(data: bytes | memoryview, *, episode: str, key: str, frame: int) -> tuple[int, int]:
     """Return a JPEG's (height, width) in pixels, from its header.
 
     Raises:
@@ -42,7 +42,7 @@ def jpeg_size(data: bytes, *, episode: str, key: str, frame: int) -> tuple[int, 
 
 
 def decode_jpeg(
-    data: bytes,
+    data: bytes | memoryview,
     out: Pixels,
     *,
     stored_size: tuple[int, int],
@@ -86,7 +86,7 @@ def decode_jpeg(
         ) from error
 
 
-def _decode_resized(data: bytes, out: Pixels) -> None:
+def _decode_resized(data: bytes | memoryview, out: Pixels) -> None:
     # Importing torch takes a second or more, and writers and converters can do without it.
     import torch
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from egoloader.cache import ReadCache
+from egoloader.chunkcodec import ChunkRows, unread_reason
 from egoloader.counts import ReadCounts
 from egoloader.errors import (
     EpisodeFormatError,
     EpisodeNotFoundError,
-    MissingChunkError,
     MissingKeyError,
-    ReadError,
     RowRangeError,
     SettingsError,
     near_miss,
@@ -27,7 +28,9 @@ from egoloader.header import EpisodeHeader, parse_header
 from egoloader.keymap import is_array_name
 from egoloader.layout import ArrayLayout, parse_layout
 from egoloader.plan import ReadPlan, Window, plan_reads
-from egoloader.reader import Reader, ReferenceReader
+from egoloader.rangereader import RangeReader
+from egoloader.ranges import MergeLimits
+from egoloader.reader import GuardedReader, ReferenceReader
 from egoloader.store import GROUP_FILES, EpisodeFolder
 
 __all__ = ["ANNOTATIONS", "TIMESTAMP", "Annotation", "ZarrEpisode"]
@@ -51,6 +54,8 @@ class ZarrEpisode:
         missing_chunks: `error`, or `fill` to serve fill values, with one warning a key, for chunks
             that another writer left out.
         name: what errors and samples call the episode; the folder's name unless given.
+        cache: what episodes of one dataset keep together of what they read: decoded chunks of
+            numbers and shard indexes. One of its own unless given.
         warned_keys: keys that need no more warning of missing chunks; episodes of one dataset
             share a set. A set of its own unless given.
 
@@ -68,6 +73,7 @@ class ZarrEpisode:
         *,
         missing_chunks: MissingChunks = "error",
         name: str | None = None,
+        cache: ReadCache | None = None,
         warned_keys: set[str] | None = None,
     ) -> None:
         if missing_chunks not in get_args(MissingChunks):
@@ -77,12 +83,13 @@ class ZarrEpisode:
         self.path = Path(path).absolute()
         self.name = self.path.name if name is None else name
         self._missing_chunks = missing_chunks
+        self._cache = ReadCache() if cache is None else cache
         self._warned_keys: set[str] = set() if warned_keys is None else warned_keys
         self.header = _read_header(EpisodeFolder(self.path, self.name, ReadCounts()))
         self._states: dict[int, _ProcessState] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self.path, self._missing_chunks, self.name)
+        return _reopen, (self.path, self._missing_chunks, self.name, self._cache)
 
     def __repr__(self) -> str:
         return f"ZarrEpisode({str(self.path)!r}, total_frames={self.total_frames})"
@@ -134,6 +141,15 @@ class ZarrEpisode:
         """
         return self._find(key) is not None
 
+    def reference_reason(self, key: str) -> str:
+        """Return why zarr-python reads an array; empty where egoloader reads its bytes itself.
+
+        Raises:
+            MissingKeyError: the episode has no such array.
+            EpisodeFormatError, EpisodeNotFoundError: see `has`.
+        """
+        return unread_reason(self.layout(key))
+
     def layout(self, key: str) -> ArrayLayout:
         """Return how an array lies on disk.
 
@@ -176,23 +192,26 @@ class ZarrEpisode:
                 key=key,
             )
 
-    def fetch(self, key: str, plan: ReadPlan) -> npt.NDArray[Any]:
+    def fetch(self, key: str, plan: ReadPlan) -> ChunkRows:
         """Read the planned groups of one array, one behind the other: one read.
 
         Returns:
-            (plan.num_rows, D…) numbers, or (plan.num_rows,) objects, each the bytes of a row.
+            (plan.num_rows, D…) numbers, or a sequence of the bytes of each row; not to be
+            written to.
 
         Raises:
             ReadError: the stored bytes are missing, cut short or broken.
         """
-        layout, here = self.layout(key), self._here()
-        here.guard.check(key, layout, plan)
-        try:
-            return here.reader.read(key, layout, plan)
-        except MissingChunkError:
-            raise
-        except ReadError as error:
-            raise here.guard.blame(key, layout, plan, error) from error
+        return self.fetch_all({key: plan})[key]
+
+    def fetch_all(self, plans: Mapping[str, ReadPlan]) -> dict[str, ChunkRows]:
+        """Read the planned groups of several arrays, each with one read; see `fetch`."""
+        here = self._here()
+        rows = {}
+        for key, plan in plans.items():
+            read = here.reads.get(key) or here.open(key, self.layout(key))
+            rows[key] = read(plan)
+        return rows
 
     def check_stored(self, key: str) -> None:
         """Check that an array has every row of the episode, and every chunk that they lie in.
@@ -250,11 +269,13 @@ class ZarrEpisode:
         if rows == 0:
             return ()
         stored = self.fetch(key, ReadPlan(((0, rows),)))
-        return tuple(self._parse_annotation(key, place, row) for place, row in enumerate(stored))
+        return tuple(
+            self._parse_annotation(key, place, bytes(row)) for place, row in enumerate(stored)
+        )
 
-    def _parse_annotation(self, key: str, place: int, row: object) -> Annotation:
+    def _parse_annotation(self, key: str, place: int, row: bytes) -> Annotation:
         try:
-            fields = json.loads(row)  # type: ignore[arg-type]
+            fields = json.loads(row)
             text, start, end = fields["text"], fields["start_idx"], fields["end_idx"]
             if not isinstance(text, str) or type(start) is not int or type(end) is not int:
                 raise TypeError("text must be a string, start_idx and end_idx whole numbers")
@@ -284,9 +305,9 @@ class ZarrEpisode:
         plan = ReadPlan(tuple(plan_reads(windows, layout.chunk_rows)))
         rows = self.fetch(key, plan)
         places = [plan.locate(np.arange(start, stop)) for start, stop in windows]
-        if layout.kind == "bytes":
-            return [list(rows[place]) for place in places]
-        return [rows[place] for place in places]
+        if isinstance(rows, np.ndarray):
+            return [rows[place] for place in places]
+        return [[bytes(rows[n]) for n in place.tolist()] for place in places]
 
     def _metadata(self, key: str) -> dict[str, Any] | None:
         if not is_array_name(key):
@@ -302,7 +323,7 @@ class ZarrEpisode:
         state = self._states.get(pid)
         if state is None:
             # Threads may come here together; all take the one that was first put in.
-            made = _ProcessState(self, self._missing_chunks, self._warned_keys)
+            made = _ProcessState(self, self._missing_chunks, self._warned_keys, self._cache)
             state = self._states.setdefault(pid, made)
         return state
 
@@ -311,7 +332,11 @@ class _ProcessState:
     """What belongs to one process: handles, counts, and metadata read so far."""
 
     def __init__(
-        self, episode: ZarrEpisode, missing_chunks: MissingChunks, warned_keys: set[str]
+        self,
+        episode: ZarrEpisode,
+        missing_chunks: MissingChunks,
+        warned_keys: set[str],
+        cache: ReadCache,
     ) -> None:
         self.counts = ReadCounts()
         self.folder = EpisodeFolder(episode.path, episode.name, self.counts)
@@ -320,14 +345,31 @@ class _ProcessState:
             stamped=episode.header.stamped,
             missing_chunks=missing_chunks,
             warned_keys=warned_keys,
+            indexes=cache.indexes,
         )
-        self.reader: Reader = ReferenceReader(self.folder, self.counts, self.guard.meet_hole)
+        self._ranges = RangeReader(
+            self.folder, self.guard, self.counts, cache.chunks, MergeLimits()
+        )
+        self._reference = GuardedReader(
+            ReferenceReader(self.folder, self.counts, self.guard.meet_hole), self.guard
+        )
+        self.reads: dict[str, Callable[[ReadPlan], ChunkRows]] = {}
         self.layouts: dict[str, ArrayLayout | None] = {}
         self.annotations: dict[str, tuple[Annotation, ...]] = {}
 
+    def open(self, key: str, layout: ArrayLayout) -> Callable[[ReadPlan], ChunkRows]:
+        """Return what reads an array: the range reader wherever it knows the codecs."""
+        if unread_reason(layout):
+            read: Callable[[ReadPlan], ChunkRows] = functools.partial(
+                self._reference.read, key, layout
+            )
+        else:
+            read = self._ranges.open(key, layout)
+        return self.reads.setdefault(key, read)
 
-def _reopen(path: Path, missing_chunks: MissingChunks, name: str) -> ZarrEpisode:
-    return ZarrEpisode(path, missing_chunks=missing_chunks, name=name)
+
+def _reopen(path: Path, missing_chunks: MissingChunks, name: str, cache: ReadCache) -> ZarrEpisode:
+    return ZarrEpisode(path, missing_chunks=missing_chunks, name=name, cache=cache)
 
 
 def _read_header(folder: EpisodeFolder) -> EpisodeHeader:

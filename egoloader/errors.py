@@ -18,6 +18,7 @@
     ├── PlanError (ValueError)                windows of rows that can't be planned
     ├── FrameIndexError (IndexError)          a frame index outside the dataset or the episode
     ├── TrainingError (RuntimeError)          a run that learns nothing, or from NaN
+    ├── LoaderError (RuntimeError)            an iterator that was used in another process
     ├── WriterError (ValueError)              input that the writer refuses
     │   └── EpisodeExistsError (FileExistsError)
     ├── ConversionError (ValueError)          a source folder that can't be converted
@@ -52,6 +53,7 @@ __all__ = [
     "FrameError",
     "FrameIndexError",
     "KeyMapError",
+    "LoaderError",
     "MissingChunkError",
     "MissingChunkWarning",
     "MissingExtraError",
@@ -176,6 +178,10 @@ class FrameIndexError(EgoloaderError, IndexError):
 
 class TrainingError(EgoloaderError, RuntimeError):
     """A training run took no step, or its loss is NaN or inf."""
+
+
+class LoaderError(EgoloaderError, RuntimeError):
+    """A loader's iterator was used in a process that it does not belong to."""
 
 
 class WriterError(EgoloaderError, ValueError):

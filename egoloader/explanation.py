@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from egoloader.errors import FrameIndexError
-from egoloader.plan import Window, rows_to_windows
+from egoloader.plan import Window
 from egoloader.sample import SampleMaker
+from egoloader.windows import consecutive_runs
 
 __all__ = ["ArrayReads", "explain_frame"]
 
@@ -50,8 +51,8 @@ def explain_frame(maker: SampleMaker, frame: int) -> list[ArrayReads]:
     reads = []
     for zarr_key, read in plan.reads.items():
         windows = {
-            key: (rows_to_windows(rows.rows), int(rows.is_pad.sum()))
-            for key, rows in plan.rows.items()
+            key: (consecutive_runs(plan.rows(key)), int(plan.is_pad(key).sum()))
+            for key in plan.keys
             # An entry without a place in the keymap is the episode's own, `timestamp`.
             if (maker.keymap[key].zarr_key if key in maker.keymap else key) == zarr_key
         }

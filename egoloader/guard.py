@@ -1,19 +1,15 @@
-"""What stands ahead of every reader: a check that the planned chunks are really stored."""
+"""What stands ahead of every reader: whether the planned chunks are really stored."""
 
 from __future__ import annotations
 
-import itertools
-import math
 import warnings
-from collections.abc import Iterable, Sequence
 from typing import Literal
 
-import numpy as np
-
+from egoloader.cache import ByteCache
+from egoloader.chunktable import ChunkTable
 from egoloader.errors import MissingChunkError, MissingChunkWarning, ReadError
 from egoloader.layout import ArrayLayout
-from egoloader.plan import ReadPlan, Window
-from egoloader.shards import EMPTY, IndexArray, decode_index, index_size
+from egoloader.plan import ReadPlan, touched_chunks
 from egoloader.store import EpisodeFolder
 
 __all__ = ["ChunkGuard", "MissingChunks"]
@@ -33,6 +29,7 @@ class ChunkGuard:
         stamped: whether our writer made the episode.
         missing_chunks: what becomes of a missing file.
         warned_keys: keys whose missing files were warned of already; added to.
+        indexes: where shard indexes are kept.
     """
 
     def __init__(
@@ -42,10 +39,26 @@ class ChunkGuard:
         stamped: bool,
         missing_chunks: MissingChunks,
         warned_keys: set[str],
+        indexes: ByteCache,
     ) -> None:
         self._folder, self._stamped, self._missing_chunks = folder, stamped, missing_chunks
-        self._indexes: dict[str, tuple[tuple[int, int], IndexArray]] = {}
-        self._warned = warned_keys
+        self._warned, self._indexes = warned_keys, indexes
+        self._tables: dict[str, ChunkTable] = {}
+
+    def table(self, key: str, layout: ArrayLayout) -> ChunkTable:
+        """Return the table of an array's chunks; what is not stored in it goes to `meet_hole`."""
+        table = self._tables.get(key)
+        if table is None:
+            made = ChunkTable(
+                self._folder,
+                key,
+                layout,
+                self._indexes,
+                self.meet_hole,
+                has_every_chunk=self._stamped,
+            )
+            table = self._tables.setdefault(key, made)
+        return table
 
     def check(self, key: str, layout: ArrayLayout, plan: ReadPlan) -> None:
         """Check that every chunk the plan touches is stored, and lies inside its file.
@@ -54,31 +67,12 @@ class ChunkGuard:
             MissingChunkError: a chunk is not stored.
             ReadError: a shard is cut short, or its index is broken.
         """
-        for coords in _touched(plan.groups, layout.shape, layout.object_shape):
-            path = f"{key}/{layout.object_path(coords)}"
-            signature = self._folder.signature(path)
-            if signature is None:
-                self.meet_hole(key, path)
-            elif layout.shard_shape is not None and layout.index_is_plain:
-                index = self._index(key, layout, path, signature)
-                self._check_entries(key, layout, plan, coords, path, signature[0], index)
+        self.table(key, layout).find(touched_chunks(layout.chunk_rows, plan))
 
     def blame(self, key: str, layout: ArrayLayout, plan: ReadPlan, error: ReadError) -> ReadError:
         """Return a reader's error with the byte ranges added that it was to decode."""
-        ranges: list[str] = []
-        for coords in _touched(plan.groups, layout.shape, layout.object_shape):
-            path = f"{key}/{layout.object_path(coords)}"
-            signature = self._folder.signature(path)
-            if signature is None:
-                continue
-            if layout.shard_shape is None or not layout.index_is_plain:
-                ranges.append(f"{path}, bytes 0 to {signature[0]}")
-                continue
-            index = self._index(key, layout, path, signature)
-            for inner in _touched_in_shard(plan.groups, layout, coords):
-                offset, length = (int(n) for n in index[inner])
-                if offset != EMPTY:
-                    ranges.append(f"{path}, bytes {offset} to {offset + length}")
+        found = self.table(key, layout).find(touched_chunks(layout.chunk_rows, plan))
+        ranges = [f"{one.path}, bytes {one.start} to {one.stop}" for one in found if one]
         shown = "; ".join(ranges[:4]) + ("; …" if len(ranges) > 4 else "")
         return ReadError(f"{error.message} (in {shown})", episode=error.episode, key=key)
 
@@ -117,69 +111,3 @@ class ChunkGuard:
     def _has_metadata(self, key: str) -> bool:
         names = (f"{key}/zarr.json", f"{key}/.zarray")
         return any(self._folder.signature(name) is not None for name in names)
-
-    def _index(
-        self, key: str, layout: ArrayLayout, path: str, signature: tuple[int, int]
-    ) -> IndexArray:
-        kept = self._indexes.get(path)
-        if kept is not None and kept[0] == signature:
-            return kept[1]
-        num_chunks = math.prod(layout.chunks_per_shard)
-        size = index_size(num_chunks, has_crc=layout.index_has_crc)
-        start = max(0, signature[0] - size) if layout.index_at_end else 0
-        data = self._folder.read_range(key, path, start, start + size)
-        try:
-            index = decode_index(data, num_chunks, has_crc=layout.index_has_crc)
-        except ValueError as error:
-            raise ReadError(
-                f"{path}, bytes {start} to {start + size}: {error}",
-                episode=self._folder.name,
-                key=key,
-            ) from error
-        self._indexes[path] = (signature, index)
-        return index
-
-    def _check_entries(
-        self,
-        key: str,
-        layout: ArrayLayout,
-        plan: ReadPlan,
-        shard: Sequence[int],
-        path: str,
-        size: int,
-        index: IndexArray,
-    ) -> None:
-        for inner in _touched_in_shard(plan.groups, layout, shard):
-            offset, length = (int(n) for n in index[inner])
-            if offset == EMPTY and length == EMPTY:
-                if self._stamped:
-                    self.meet_hole(key, f"{path}, chunk {inner}")
-            elif offset + length > size:
-                raise ReadError(
-                    f"{path} is cut short: chunk {inner} is to lie in bytes {offset} to "
-                    f"{offset + length}, the file has {size}",
-                    episode=self._folder.name,
-                    key=key,
-                )
-
-
-def _touched(
-    groups: Iterable[Window], shape: Sequence[int], side: Sequence[int]
-) -> Iterable[tuple[int, ...]]:
-    """Yield grid coordinates of the boxes of extent `side` that rows of `groups` lie in."""
-    first = sorted(
-        {n for start, stop in groups for n in range(start // side[0], (stop - 1) // side[0] + 1)}
-    )
-    rest = [range(-(-extent // edge)) for extent, edge in zip(shape[1:], side[1:], strict=True)]
-    return itertools.product(first, *rest)
-
-
-def _touched_in_shard(
-    groups: Iterable[Window], layout: ArrayLayout, shard: Sequence[int]
-) -> Iterable[int]:
-    """Yield the places in a shard's index of the inner chunks that rows of `groups` lie in."""
-    per_shard = layout.chunks_per_shard
-    for coords in _touched(groups, layout.shape, layout.chunk_shape):
-        inner = [c - s * n for c, s, n in zip(coords, shard, per_shard, strict=True)]
-        if all(0 <= c < n for c, n in zip(inner, per_shard, strict=True)):
-            yield int(np.ravel_multi_index(inner, per_shard))

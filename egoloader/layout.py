@@ -15,10 +15,23 @@ import numpy as np
 
 from egoloader.errors import EpisodeFormatError
 
-__all__ = ["ArrayLayout", "parse_layout"]
+__all__ = ["ArrayLayout", "Codec", "parse_layout"]
 
 _BYTES_SPELLINGS = frozenset({"bytes", "variable_length_bytes"})
 _NUMERIC_KINDS = "biuf"
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """One step of a chunk's encoding.
+
+    Attributes:
+        name: as Zarr v3 calls it; the steps of a v2 array are called the same.
+        configuration: its settings, as the metadata has them.
+    """
+
+    name: str
+    configuration: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +45,8 @@ class ArrayLayout:
         dtype: the numbers' dtype; None for rows of variable length.
         kind: `numeric`, `bytes` (variable-length bytes), or `other`, which egoloader can't read.
         type_name: the data type as the metadata spells it.
-        codecs: names of the codecs that a chunk goes through, in encoding order.
+        chain: the codecs that a chunk goes through, in encoding order.
+        fill_value: what a chunk that is not stored holds, as the metadata spells it.
         index_at_end: whether the shard's index is at its end, not its start.
         index_has_crc: whether the index carries a crc32c.
         index_is_plain: whether the index can be read from the shard's file as it is: little
@@ -48,13 +62,19 @@ class ArrayLayout:
     dtype: np.dtype[Any] | None
     kind: Literal["numeric", "bytes", "other"]
     type_name: str
-    codecs: tuple[str, ...]
+    chain: tuple[Codec, ...]
+    fill_value: Any
     index_at_end: bool
     index_has_crc: bool
     index_is_plain: bool
     separator: str
     chunk_prefix: str
     zarr_format: int
+
+    @property
+    def codecs(self) -> tuple[str, ...]:
+        """Names of the codecs of a chunk, in encoding order."""
+        return tuple(codec.name for codec in self.chain)
 
     @property
     def rows(self) -> int:
@@ -144,7 +164,8 @@ def _parse_v3(metadata: Mapping[str, Any]) -> ArrayLayout:
         dtype=dtype,
         kind=kind,
         type_name=type_name,
-        codecs=tuple(codec["name"] for codec in codecs),
+        chain=tuple(Codec(codec["name"], codec.get("configuration") or {}) for codec in codecs),
+        fill_value=metadata.get("fill_value"),
         index_at_end=index_at_end,
         index_has_crc=any(codec["name"] == "crc32c" for codec in index_codecs),
         # A codec around the whole shard hides its index.
@@ -164,7 +185,6 @@ def _is_plain(index_codecs: Sequence[Mapping[str, Any]]) -> bool:
 
 def _parse_v2(metadata: Mapping[str, Any]) -> ArrayLayout:
     filters = [f["id"] for f in metadata.get("filters") or []]
-    compressor = metadata.get("compressor")
     chunk = _extent(metadata["chunks"], "chunks")
     type_name = str(metadata["dtype"])
     kind: Literal["numeric", "bytes", "other"] = "other"
@@ -182,7 +202,8 @@ def _parse_v2(metadata: Mapping[str, Any]) -> ArrayLayout:
         dtype=dtype,
         kind=kind,
         type_name=type_name,
-        codecs=(*filters, *([compressor["id"]] if compressor else [])),
+        chain=_chain_v2(metadata, len(chunk)),
+        fill_value=metadata.get("fill_value"),
         index_at_end=True,
         index_has_crc=False,
         index_is_plain=True,
@@ -190,6 +211,19 @@ def _parse_v2(metadata: Mapping[str, Any]) -> ArrayLayout:
         chunk_prefix="",
         zarr_format=2,
     )
+
+
+def _chain_v2(metadata: Mapping[str, Any], num_axes: int) -> tuple[Codec, ...]:
+    """Return the steps that v3 would list for a v2 array's order, byte order and compressor."""
+    chain: list[Codec] = []
+    if metadata.get("order", "C") == "F" and num_axes > 1:
+        chain.append(Codec("transpose", {"order": list(reversed(range(num_axes)))}))
+    filters = metadata.get("filters") or []
+    compressor = metadata.get("compressor")
+    if not any(one["id"] == "vlen-bytes" for one in filters):
+        is_big = str(metadata["dtype"]).startswith(">")
+        chain.append(Codec("bytes", {"endian": "big" if is_big else "little"}))
+    return (*chain, *(Codec(one["id"], one) for one in (*filters, *filter(None, [compressor]))))
 
 
 def _parse_type_v3(

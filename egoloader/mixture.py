@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch.utils.data import DataLoader
-
-from egoloader.collation import collate
 from egoloader.dataset import MultiDataset
-from egoloader.errors import EgoloaderError, SettingsError
-from egoloader.sampler import ShuffledBatches, check_batch_size
+from egoloader.errors import SettingsError
+from egoloader.loader import make_buffers, stream_batches
+from egoloader.sampler import InOrder, ShuffledBatches
+from egoloader.threads import Threads
 
 __all__ = ["MixtureLoader", "Position", "ValidationLoader"]
 
@@ -50,7 +48,7 @@ class MixtureLoader:
         sources: per embodiment, its frames.
         batch_size: frames of each source's batch.
         seed: of the order.
-        num_workers: worker processes of each source; 0 makes batches in this process.
+        num_threads: threads that make the batches of all sources.
         epoch_limit: asked at the start of an epoch for the batches that it may have at most.
         running_epoch: asked at the start of an epoch for its number, as the trainer counts; it
             counts an epoch that it broke off as one, so that the next is a whole one.
@@ -65,13 +63,14 @@ class MixtureLoader:
         *,
         batch_size: int,
         seed: int,
-        num_workers: int,
+        num_threads: int,
         epoch_limit: Callable[[], float],
         running_epoch: Callable[[], int],
     ) -> None:
         if not sources:
             raise SettingsError("there must be at least one embodiment to train on")
-        self._sources, self._num_workers = dict(sources), num_workers
+        self._sources, self._num_threads = dict(sources), num_threads
+        self._memory = {name: make_buffers(num_threads + 1) for name in self._sources}
         self._epoch_limit, self._running_epoch = epoch_limit, running_epoch
         self._order = {
             name: ShuffledBatches(name, len(source), batch_size, seed)
@@ -92,19 +91,21 @@ class MixtureLoader:
         if epoch > self.position.epoch:
             self.position = Position(self.position.step, epoch, 0)
         left = size - self.position.done
-        streams = {
-            name: _stream(self._sources[name], order.run(self.position.step, left), self)
-            for name, order in self._order.items()
-        }
-        for _ in range(left):
-            batch = {name: next(stream) for name, stream in streams.items()}
-            self.position = _advanced(self.position, size)
-            yield batch
-
-    @property
-    def num_workers(self) -> int:
-        """Worker processes of each source."""
-        return self._num_workers
+        with Threads(self._num_threads) as threads:
+            streams = {
+                name: stream_batches(
+                    self._sources[name],
+                    order.run(self.position.step, left),
+                    threads,
+                    self._memory[name],
+                    self._num_threads + 1,
+                )
+                for name, order in self._order.items()
+            }
+            for _ in range(left):
+                batch = {name: next(stream) for name, stream in streams.items()}
+                self.position = _advanced(self.position, size)
+                yield batch
 
 
 class ValidationLoader:
@@ -113,42 +114,31 @@ class ValidationLoader:
     Args:
         sources: per embodiment, its frames.
         batch_size: frames of a batch; the last of a source may hold fewer.
-        num_workers: worker processes; 0 makes batches in this process.
+        num_threads: threads that make the batches.
 
     Raises:
         SettingsError: a wrong batch size.
     """
 
     def __init__(
-        self, sources: Mapping[str, MultiDataset], *, batch_size: int, num_workers: int
+        self, sources: Mapping[str, MultiDataset], *, batch_size: int, num_threads: int
     ) -> None:
-        check_batch_size(batch_size)
-        self._sources, self.num_workers = dict(sources), num_workers
+        self._sources, self._num_threads = dict(sources), num_threads
+        self._memory = make_buffers(num_threads + 1)
         self._batches = {
-            name: _InOrder(len(source), batch_size) for name, source in self._sources.items()
+            name: InOrder(len(source), batch_size) for name, source in self._sources.items()
         }
 
     def __len__(self) -> int:
         return sum(len(batches) for batches in self._batches.values())
 
     def __iter__(self) -> Iterator[dict[str, Batch]]:
-        for name, batches in self._batches.items():
-            for batch in _stream(self._sources[name], batches, self):
-                yield {name: batch}
-
-
-class _InOrder(Sequence[Sequence[int]]):
-    """Batches of consecutive frame indices, as ranges."""
-
-    def __init__(self, num_frames: int, batch_size: int) -> None:
-        self._starts, self._frames = range(0, num_frames, batch_size), range(num_frames)
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def __getitem__(self, number: Any) -> Any:
-        start = self._starts[number]
-        return self._frames[start : start + self._starts.step]
+        with Threads(self._num_threads) as threads:
+            for name, batches in self._batches.items():
+                for batch in stream_batches(
+                    self._sources[name], batches, threads, self._memory, self._num_threads + 1
+                ):
+                    yield {name: batch}
 
 
 def _advanced(position: Position, size: int) -> Position:
@@ -156,31 +146,6 @@ def _advanced(position: Position, size: int) -> Position:
     if done == size:
         return Position(step, position.epoch + 1, 0)
     return Position(step, position.epoch, done)
-
-
-def _stream(
-    source: MultiDataset, batches: Any, owner: MixtureLoader | ValidationLoader
-) -> Iterator[Batch]:
-    loader: DataLoader[Any] = DataLoader(
-        source,
-        batch_sampler=batches,
-        collate_fn=collate,
-        num_workers=owner.num_workers,
-        # Else making an iterator would draw from the training run's own random numbers.
-        generator=torch.Generator().manual_seed(0),
-    )
-    try:
-        yield from loader
-    except EgoloaderError as error:
-        raise _of_worker(error) from error
-
-
-def _of_worker(error: EgoloaderError) -> EgoloaderError:
-    """Return a worker's error with its own message; PyTorch puts the traceback into the text."""
-    text = str(error)
-    if "Original Traceback" not in text:
-        return error
-    return type(error)(text.rstrip().rpartition("\n")[2].partition(": ")[2])
 
 
 def _fingerprint(sources: Mapping[str, MultiDataset], batch_size: int, seed: int) -> dict[str, Any]:

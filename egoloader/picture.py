@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from egoloader.assembly import make_sample
 from egoloader.errors import require_extra
 from egoloader.sample import Sample, SampleMaker
 
@@ -35,7 +36,7 @@ def draw_sample(maker: SampleMaker, frame: int, path: Path) -> None:
     require_extra("matplotlib", "view")
     from matplotlib.figure import Figure
 
-    sample = maker.make(np.array([frame], dtype=np.int64))[0]
+    sample = make_sample(maker, frame)
     frames, curves = _frames(maker, sample), _curves(maker)
     columns = max(1, len(frames))
     figure = Figure(

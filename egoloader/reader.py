@@ -1,39 +1,42 @@
 """Reading planned rows of one array: the seam between a plan and the store.
 
 A reader is handed a plan and fetches it; it decides nothing about rows. `ReferenceReader` asks
-zarr-python.
+zarr-python; `egoloader.rangereader` goes for the bytes itself.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import zarr
 
-from egoloader.counts import KeyCounts, ReadCounts
-from egoloader.errors import EgoloaderError, ReadError
+from egoloader.chunkcodec import ChunkRows
+from egoloader.counts import ReadCounts
+from egoloader.errors import EgoloaderError, MissingChunkError, ReadError
+from egoloader.guard import ChunkGuard
 from egoloader.layout import ArrayLayout
 from egoloader.plan import ReadPlan, Window
 from egoloader.store import CountingStore, EpisodeFolder, OnHole
 from egoloader.tally import with_tally
 
-__all__ = ["Reader", "ReferenceReader"]
+__all__ = ["GuardedReader", "Reader", "ReferenceReader"]
 
-ObjectArray = npt.NDArray[Any]
+#: The process that first read through zarr-python; a forked child finds its parent's here.
+_first_process: list[int] = []
 
 
 class Reader(Protocol):
     """Fetches the rows of a plan."""
 
-    def read(self, key: str, layout: ArrayLayout, plan: ReadPlan) -> ObjectArray:
+    def read(self, key: str, layout: ArrayLayout, plan: ReadPlan) -> ChunkRows:
         """Read the plan's groups of array `key`, one behind the other.
 
         Returns:
-            (plan.num_rows, D…) numbers of the layout's dtype, or (plan.num_rows,) objects, each
-            the bytes of a row.
+            (plan.num_rows, D…) numbers of the layout's dtype, or a sequence of the bytes of each
+            row. Neither may be written to: a reader may keep what it hands out.
 
         Raises:
             ReadError: bytes that can't be turned into rows.
@@ -54,8 +57,9 @@ class ReferenceReader:
         self._folder, self._counts, self._on_hole = folder, counts, on_hole
         self._arrays: dict[str, zarr.Array[Any]] = {}
 
-    def read(self, key: str, layout: ArrayLayout, plan: ReadPlan) -> ObjectArray:
+    def read(self, key: str, layout: ArrayLayout, plan: ReadPlan) -> ChunkRows:
         """Read the plan's groups; see `Reader.read`."""
+        _refuse_foreign_pipeline(self._folder.name, key)
         try:
             if key not in self._arrays:
                 self._arrays[key] = self._open(key)
@@ -72,14 +76,58 @@ class ReferenceReader:
                 episode=self._folder.name,
                 key=key,
             ) from error
-        self._counts.add(key, KeyCounts(reads=1, rows=len(rows)))
-        return rows
+        self._counts.of(key).add_read(len(rows), chunks=0)
+        return rows.tolist() if rows.dtype == object else rows
 
     def _open(self, key: str) -> zarr.Array[Any]:
         store = CountingStore(self._folder.root, key, self._counts, self._on_hole)
         array = zarr.open_array(store=store, path=key, mode="r")
-        metadata = with_tally(array.metadata, lambda: self._counts.add(key, KeyCounts(chunks=1)))
+        metadata = with_tally(array.metadata, self._counts.of(key).add_chunk)
         return zarr.Array(zarr.AsyncArray(metadata, array.store_path))
+
+
+class GuardedReader:
+    """A reader with the check ahead of it that the planned chunks are stored.
+
+    Args:
+        reader: reads what has passed.
+        guard: checks it, and names the byte ranges of what can't be read.
+    """
+
+    def __init__(self, reader: Reader, guard: ChunkGuard) -> None:
+        self._reader, self._guard = reader, guard
+
+    def read(self, key: str, layout: ArrayLayout, plan: ReadPlan) -> ChunkRows:
+        """Check, then read the plan's groups; see `Reader.read`."""
+        self._guard.check(key, layout, plan)
+        try:
+            return self._reader.read(key, layout, plan)
+        except MissingChunkError:
+            raise
+        except ReadError as error:
+            raise self._guard.blame(key, layout, plan, error) from error
+
+
+def _refuse_foreign_pipeline(episode: str, key: str) -> None:
+    """Refuse to read in a forked child with a codec pipeline that its parent has used.
+
+    zarr-python sets itself up anew in a child; another package's threads are not there any more,
+    and its pipeline waits for them without end.
+
+    Raises:
+        ReadError: such a pipeline is set.
+    """
+    if not _first_process:
+        _first_process.append(os.getpid())
+    pipeline = zarr.config.get("codec_pipeline.path", "zarr.")
+    if _first_process[0] != os.getpid() and not pipeline.startswith("zarr."):
+        raise ReadError(
+            f"the codec pipeline {pipeline} can't be used in a forked process whose parent has "
+            "read with it; start workers with the multiprocessing context 'spawn', or set "
+            "zarr's codec_pipeline.path back to its default",
+            episode=episode,
+            key=key,
+        )
 
 
 def _select(array: zarr.Array[Any], plan: ReadPlan) -> Any:

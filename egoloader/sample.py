@@ -1,20 +1,22 @@
-"""Making samples of one episode: plan, read each array once, cut the windows, decode the frames."""
+"""Samples of one episode: what they hold, what is read for them, and filling them in."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from egoloader.batch import Column, Field, Sample
 from egoloader.binding import bind
-from egoloader.cast import cast_rows
-from egoloader.decode import decode_jpeg, jpeg_size
-from egoloader.episode import TIMESTAMP, Annotation, ZarrEpisode
+from egoloader.cast import cast_rows, output_dtype
+from egoloader.chunkcodec import ChunkRows
+from egoloader.decode import jpeg_size
+from egoloader.episode import TIMESTAMP, ZarrEpisode
 from egoloader.errors import (
     EgoloaderError,
     EpisodeError,
@@ -23,19 +25,17 @@ from egoloader.errors import (
     SettingsError,
     near_miss,
 )
+from egoloader.frames import FrameDecoder
 from egoloader.keymap import KeyMap, KeySpec
 from egoloader.plan import BatchPlan, plan_batch
 from egoloader.windows import cut_ends
 
-__all__ = ["ImageDtype", "Sample", "SampleMaker", "SampleSettings"]
+__all__ = ["Fetched", "ImageDtype", "MixedSizes", "Sample", "SampleMaker", "SampleSettings"]
 
 ImageDtype = Literal["uint8", "float32", "jpeg"]
-Sample = dict[str, Any]
+MixedSizes = Literal["error", "list"]
 Transform = Callable[[Sample], Sample]
 IntArray = npt.NDArray[np.int64]
-#: One value a frame: a tensor with a leading axis of B, or a list of B.
-Column = torch.Tensor | list[Any]
-Pixels = npt.NDArray[np.uint8]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,25 +48,64 @@ class SampleSettings:
         annotation_cutoff: end every `action_keys` horizon with the annotation span that holds the
             frame; the steps past it are padded.
         transforms: callables from sample to sample, applied in order.
+        mixed_sizes: what becomes of a batch of images of several sizes: `error`, or `list`, which
+            hands every batch's images out as a list of B.
 
     Raises:
-        SettingsError: an unknown image_dtype, or a transform that can't be called.
+        SettingsError: an option that can't be meant, or a transform that can't be called.
     """
 
     image_dtype: ImageDtype = "uint8"
     annotation_cutoff: bool = False
     transforms: tuple[Transform, ...] = ()
+    mixed_sizes: MixedSizes = "error"
 
     def __post_init__(self) -> None:
-        if self.image_dtype not in get_args(ImageDtype):
-            hint = near_miss(str(self.image_dtype), get_args(ImageDtype))
-            raise SettingsError(f"image_dtype is {self.image_dtype!r}; {hint}")
+        for name, options in (("image_dtype", ImageDtype), ("mixed_sizes", MixedSizes)):
+            value = getattr(self, name)
+            if value not in get_args(options):
+                hint = near_miss(str(value), get_args(options))
+                raise SettingsError(f"{name} is {value!r}; {hint}")
         if not isinstance(self.annotation_cutoff, bool):
             raise SettingsError(f"annotation_cutoff is true or false: {self.annotation_cutoff!r}")
         object.__setattr__(self, "transforms", tuple(self.transforms))
         for transform in self.transforms:
             if not callable(transform):
                 raise SettingsError(f"transforms are callables, got {transform!r}")
+
+
+class Fetched(NamedTuple):
+    """What was read for B frames of one episode, not cut and not decoded yet.
+
+    Attributes:
+        frames: (B,) int64.
+        plan: what was read.
+        stored: per array, what its one read returned.
+        fields: of the samples.
+    """
+
+    frames: IntArray
+    plan: BatchPlan
+    stored: Mapping[str, ChunkRows]
+    fields: tuple[Field, ...]
+
+
+class _Entry(NamedTuple):
+    """One entry of the keymap as one episode has it.
+
+    Attributes:
+        key: the sample's key.
+        spec: the entry.
+        is_present: whether the episode has the array.
+        is_image: whether it is decoded into the memory of a batch.
+        dtype: what its numbers leave as; None for rows of JSON.
+    """
+
+    key: str
+    spec: KeySpec
+    is_present: bool
+    is_image: bool
+    dtype: np.dtype[Any] | None
 
 
 class SampleMaker:
@@ -86,7 +125,9 @@ class SampleMaker:
     def __init__(self, episode: ZarrEpisode, keymap: KeyMap, settings: SampleSettings) -> None:
         self.episode, self.keymap, self.settings = episode, keymap, settings
         self._binding = bind(episode, keymap, annotation_cutoff=settings.annotation_cutoff)
-        self._sizes: dict[str, tuple[int, int]] = {}  # of cameras whose size nothing declares
+        self._entries = [self._entry(key, spec) for key, spec in keymap.items()]
+        self._sizes: dict[str, tuple[int, int]] = {}  # of cameras, once known
+        self._fields: tuple[Field, ...] | None = None  # once all sizes are known
 
     def __reduce__(self) -> tuple[object, ...]:
         return SampleMaker, (self.episode, self.keymap, self.settings)
@@ -97,55 +138,72 @@ class SampleMaker:
 
     def plan(self, frames: IntArray) -> BatchPlan:
         """Plan the reads of B frames, (B,) int64, each in [0, total_frames)."""
-        return plan_batch(
-            self._binding.entries,
-            self._binding.chunk_rows,
-            frames,
-            self.episode.total_frames,
-            cut_ends(self._spans(), frames, self.episode.total_frames),
-        )
+        total = self.episode.total_frames
+        is_cut = self.settings.annotation_cutoff
+        ends = cut_ends(self.episode.annotations(), frames, total) if is_cut else None
+        return plan_batch(self._binding.outline, frames, total, ends)
 
-    def _spans(self) -> Sequence[Annotation]:
-        """Return the annotation spans that cut windows off; read once, kept by the episode."""
-        return self.episode.annotations() if self.settings.annotation_cutoff else ()
-
-    def make(self, frames: IntArray) -> list[Sample]:
-        """Make the samples of B frames, in the order asked for.
+    def fetch(self, frames: IntArray) -> Fetched:
+        """Plan B frames and read each array once.
 
         Raises:
-            EpisodeError: a read, a decode or a transform failed; names episode, key and frame.
+            EpisodeError: a read failed; names episode and key.
         """
-        if len(frames) == 0:
-            return []
         try:
-            samples = self._make(frames)
+            plan = self.plan(frames)
+            stored = self.episode.fetch_all(plan.reads)
+            fields = self._fields or self._learn_fields(plan, stored)
         except EgoloaderError:
             raise
         except Exception as error:
-            raise SampleError(
-                f"making samples of frames {frames.tolist()[:8]} failed: {error!r}",
-                episode=self.episode.name,
-            ) from error
-        return [self._transform(sample) for sample in samples]
+            raise self._failure(frames, error) from error
+        return Fetched(frames, plan, stored, fields)
 
-    def _make(self, frames: IntArray) -> list[Sample]:
-        plan = self.plan(frames)
-        stored = {key: self.episode.fetch(key, read) for key, read in plan.reads.items()}
-        columns: dict[str, Column] = {}
-        decoded = _DecodedFrames()
-        for key, spec in self.keymap.items():
-            if spec.is_annotation:
-                columns[key] = [self._text(spec.zarr_key, int(frame)) for frame in frames]
-            elif key in plan.rows:
-                columns[key] = self._cut(key, spec, plan, stored[spec.zarr_key], decoded)
-            else:
-                columns[key] = self._zeros(key, spec, len(frames))
-            if spec.emits_mask:
-                columns[f"{key}_is_pad"] = self._mask(key, plan, len(frames))
-        columns |= self._context(frames, plan, stored)
-        return [{key: column[b] for key, column in columns.items()} for b in range(len(frames))]
+    def cut(self, fetched: Fetched) -> dict[str, Column]:
+        """Cut, cast and pad all that needs no memory of a batch: everything but pixels.
 
-    def _transform(self, sample: Sample) -> Sample:
+        Returns:
+            Per field that is no image, (B, …) memory of its own or a list of B.
+
+        Raises:
+            EpisodeError: a row can't be cast or parsed; names episode, key and frame.
+        """
+        try:
+            columns: dict[str, Column] = {}
+            for entry in self._entries:
+                self._cut_entry(entry, fetched, columns)
+            self._cut_context(fetched, columns)
+        except EgoloaderError:
+            raise
+        except Exception as error:
+            raise self._failure(fetched.frames, error) from error
+        return columns
+
+    def decode(self, fetched: Fetched, images: Mapping[str, Column], places: Sequence[int]) -> None:
+        """Decode frames into a batch's memory, each distinct one once.
+
+        Args:
+            fetched: of B frames.
+            images: per image, memory of the batch.
+            places: (B,), where the samples stand in it.
+
+        Raises:
+            FrameError: a frame can't be decoded; names episode, key and frame.
+        """
+        decoder = FrameDecoder(self.episode.name)
+        for key, column in images.items():
+            for number, place in enumerate(places):
+                if key in self._binding.outline.entries:
+                    self._decode_window(column[place], key, fetched, number, decoder)
+                else:
+                    column[place][...] = 0
+
+    def transform(self, sample: Sample) -> Sample:
+        """Apply the transforms to one sample.
+
+        Raises:
+            SampleError: one failed; names it, the episode and the frame.
+        """
         frame = int(sample["frame_index"])
         for transform in self.settings.transforms:
             try:
@@ -159,148 +217,192 @@ class SampleMaker:
                 ) from error
         return sample
 
-    def _cut(
-        self,
-        key: str,
-        spec: KeySpec,
-        plan: BatchPlan,
-        stored: npt.NDArray[Any],
-        decoded: _DecodedFrames,
-    ) -> Column:
-        """Cut an entry's windows out of what its array's read returned: the copy that pads."""
-        rows = plan.rows[key].rows
-        cut = stored[plan.reads[spec.zarr_key].locate(rows)]
-        if spec.is_camera and self.settings.image_dtype != "jpeg":
-            return self._present(key, self._decode(spec, rows, cut, decoded))
-        if spec.is_camera:
-            return self._without_axis(key, [list(row) for row in cut])
-        if cut.dtype == object:
-            return self._without_axis(key, self._parse_json(spec.zarr_key, rows, cut))
-        numbers = cast_rows(spec, cut, rows, episode=self.episode.name)
-        return self._without_axis(key, torch.from_numpy(numbers))
+    # What a sample holds
 
-    def _zeros(self, key: str, spec: KeySpec, batch: int) -> Column:
-        """Return what stands in for an optional array that the episode lacks."""
-        steps = len(self._binding.steps[key].offsets)
-        if spec.shape is None:  # rows of JSON
-            return self._without_axis(key, [[None] * steps for _ in range(batch)])
-        shape: tuple[int, ...] = spec.shape
-        if spec.is_camera and self.settings.image_dtype == "jpeg":
-            return self._without_axis(key, [[b""] * steps for _ in range(batch)])
-        if spec.is_camera:
-            shape = (*(spec.size or shape[:2]), 3)
-            return self._present(key, np.zeros((batch, steps, *shape), dtype=np.uint8))
-        zeros = np.zeros((batch, steps, *shape), dtype=np.dtype(spec.dtype or np.float32))
-        return self._without_axis(key, torch.from_numpy(zeros))
+    def _entry(self, key: str, spec: KeySpec) -> _Entry:
+        is_present = key in self._binding.outline.entries
+        is_loose = self.settings.image_dtype == "jpeg" or self.settings.mixed_sizes == "list"
+        dtype: np.dtype[Any] | None = np.dtype(spec.dtype or np.float32)
+        if is_present and not spec.is_camera:
+            stored = self.episode.layout(spec.zarr_key).dtype
+            dtype = None if stored is None else output_dtype(spec, stored)
+        elif spec.shape is None:
+            dtype = None
+        return _Entry(key, spec, is_present, spec.is_camera and not is_loose, dtype)
 
-    def _mask(self, key: str, plan: BatchPlan, batch: int) -> torch.Tensor:
-        if key in plan.rows:
-            is_pad = torch.from_numpy(plan.rows[key].is_pad)
-        else:
-            is_pad = torch.ones(batch, len(self._binding.steps[key].offsets), dtype=torch.bool)
-        return is_pad if self._binding.steps[key].has_time_axis else is_pad[:, 0]
+    def _learn_fields(self, plan: BatchPlan, stored: Mapping[str, ChunkRows]) -> tuple[Field, ...]:
+        """Return the fields; where nothing declares a camera's size, its first frame sets it."""
+        for entry in self._entries:
+            zarr_key = entry.spec.zarr_key
+            if entry.spec.is_camera and entry.is_present and zarr_key not in self._sizes:
+                place = int(plan.places(entry.key).flat[0])
+                row = int(plan.rows(entry.key).flat[0])
+                size = self._stored_size(entry.spec, row, bytes(stored[zarr_key][place]))
+                self._sizes.setdefault(zarr_key, size)
+        fields: list[Field] = []
+        for entry in self._entries:
+            fields.append(self._field(entry))
+            if entry.spec.emits_mask:
+                mask = f"{entry.key}_is_pad"
+                fields.append(Field(mask, self._steps(entry.key), np.dtype(bool)))
+        # Makers of one kind of sample share the object, so that comparing them costs nothing.
+        kind = (*fields, *_CONTEXT)
+        self._fields = _KINDS.setdefault(kind, kind)
+        return self._fields
 
-    def _context(
-        self, frames: IntArray, plan: BatchPlan, stored: Mapping[str, npt.NDArray[Any]]
-    ) -> dict[str, Column]:
-        """Return what every sample carries besides the keymap's entries."""
-        batch = len(frames)
-        times = frames / self.episode.fps
-        if TIMESTAMP in plan.reads:
-            places = plan.reads[TIMESTAMP].locate(frames)
-            times = stored[TIMESTAMP][places].reshape(batch).astype(np.float64)
-        return {
-            "fps": torch.full((batch,), self.episode.fps, dtype=torch.float32),
-            "embodiment": [self.episode.embodiment] * batch,
-            "episode": [self.episode.name] * batch,
-            "frame_index": torch.from_numpy(frames.copy()),
-            "timestamp": torch.from_numpy(times),
-        }
+    def _field(self, entry: _Entry) -> Field:
+        key, spec = entry.key, entry.spec
+        if entry.is_image:
+            return self._image(entry)
+        if spec.is_annotation or spec.is_camera or entry.dtype is None:
+            return Field(key)
+        layout = self.episode.layout(spec.zarr_key) if entry.is_present else None
+        row_shape = (spec.shape or ()) if layout is None else layout.row_shape
+        return Field(key, (*self._steps(key), *row_shape), entry.dtype)
 
-    def _text(self, key: str, frame: int) -> str:
-        spans = self.episode.annotations(key)
-        return "; ".join(text for text, start, end in spans if start <= frame < end)
+    def _image(self, entry: _Entry) -> Field:
+        spec = entry.spec
+        size = spec.size or self._sizes.get(spec.zarr_key) or (spec.shape or ())[:2]
+        dtype = np.dtype(self.settings.image_dtype)
+        return Field(entry.key, (*self._steps(entry.key), *size, 3), dtype, is_image=True)
+
+    def _steps(self, key: str) -> tuple[int, ...]:
+        """Return the axis of steps that a sample keeps: (n,) or ()."""
+        steps = self._binding.steps[key]
+        return (len(steps.offsets),) if steps.has_time_axis else ()
 
     def _stored_size(self, spec: KeySpec, frame: int, data: bytes) -> tuple[int, int]:
-        """Return the (height, width) that a camera's frames must have.
-
-        It is declared, by the episode or the entry; else the first frame that is read sets it.
-        """
-        if spec.zarr_key in self._sizes:
-            return self._sizes[spec.zarr_key]
+        """Return the (height, width) that a camera's frames must have."""
         feature = (self.episode.header.features or {}).get(spec.zarr_key)
         if feature is not None and len(feature.shape) == 3:
             return feature.shape[0], feature.shape[1]
         if spec.shape is not None:
             return spec.shape[0], spec.shape[1]
-        size = jpeg_size(data, episode=self.episode.name, key=spec.zarr_key, frame=frame)
-        return self._sizes.setdefault(spec.zarr_key, size)
+        return jpeg_size(data, episode=self.episode.name, key=spec.zarr_key, frame=frame)
 
-    def _decode(
-        self, spec: KeySpec, rows: IntArray, cut: npt.NDArray[Any], decoded: _DecodedFrames
-    ) -> Pixels:
-        """Decode (B, n) JPEGs to (B, n, H, W, 3), each distinct one once."""
-        first = cast(bytes, cut[0, 0])
-        stored_size = self._stored_size(spec, int(rows[0, 0]), first)
-        out = np.empty((*rows.shape, *(spec.size or stored_size), 3), dtype=np.uint8)
-        for at in np.ndindex(rows.shape):
-            row = int(rows[at])
-            if decoded.copy_to(out[at], spec.zarr_key, row):
-                continue
-            decode_jpeg(
-                cast(bytes, cut[at]),
-                out[at],
-                stored_size=stored_size,
+    # Cutting it out of what was read
+
+    def _cut_entry(self, entry: _Entry, fetched: Fetched, columns: dict[str, Column]) -> None:
+        key, spec = entry.key, entry.spec
+        if spec.is_annotation:
+            columns[key] = [self._text(spec.zarr_key, frame) for frame in fetched.frames.tolist()]
+        elif spec.is_camera:
+            if not entry.is_image:
+                columns[key] = self._loose_images(entry, fetched)
+        elif entry.is_present:
+            columns[key] = self._cut_rows(entry, fetched)
+        else:
+            columns[key] = self._absent_rows(entry, len(fetched.frames))
+        if spec.emits_mask:
+            columns[f"{key}_is_pad"] = self._mask(entry, fetched)
+
+    def _cut_rows(self, entry: _Entry, fetched: Fetched) -> Column:
+        key, spec = entry.key, entry.spec
+        stored, places = fetched.stored[spec.zarr_key], fetched.plan.places(key)
+        if not isinstance(stored, np.ndarray):
+            rows = fetched.plan.rows(key)
+            return _nested(places, rows, lambda place, row: self._parse(spec, stored[place], row))
+        cut = stored.take(places, axis=0)
+        if cut.dtype == entry.dtype:
+            return cut
+        return cast_rows(spec, cut, fetched.plan.rows(key), episode=self.episode.name)
+
+    def _absent_rows(self, entry: _Entry, size: int) -> Column:
+        """Return what stands for an optional array of rows that the episode lacks."""
+        steps = self._steps(entry.key)
+        if entry.dtype is None:
+            return [[None] * steps[0] if steps else None for _ in range(size)]
+        return np.zeros((size, *steps, *(entry.spec.shape or ())), dtype=entry.dtype)
+
+    def _loose_images(self, entry: _Entry, fetched: Fetched) -> list[Any]:
+        """Return the images of a list: encoded ones, or pixels with memory of their own."""
+        if self.settings.image_dtype != "jpeg":
+            field = self._image(entry)
+            pixels: list[Any] = [np.empty(field.shape or (), field.dtype) for _ in fetched.frames]
+            self.decode(fetched, {entry.key: pixels}, range(len(pixels)))
+            return [torch.from_numpy(one).movedim(-1, -3) for one in pixels]
+        if not entry.is_present:
+            steps = self._steps(entry.key)
+            return [[b""] * steps[0] if steps else b"" for _ in fetched.frames]
+        stored, places = fetched.stored[entry.spec.zarr_key], fetched.plan.places(entry.key)
+        return _nested(places, places, lambda place, _: bytes(stored[place]))
+
+    def _decode_window(
+        self,
+        out: npt.NDArray[Any],
+        key: str,
+        fetched: Fetched,
+        number: int,
+        decoder: FrameDecoder,
+    ) -> None:
+        """Decode the frames of one sample's window into (H, W, 3) or (n, H, W, 3)."""
+        zarr_key = self.keymap[key].zarr_key
+        stored, size = fetched.stored[zarr_key], self._sizes[zarr_key]
+        rows, places = fetched.plan.rows(key)[number], fetched.plan.places(key)[number]
+        if out.ndim == 3:
+            decoder.decode(stored[places], out, key=zarr_key, row=int(rows), stored_size=size)
+            return
+        for image, row, place in zip(out, rows.tolist(), places.tolist(), strict=True):
+            decoder.decode(stored[place], image, key=zarr_key, row=row, stored_size=size)
+
+    def _mask(self, entry: _Entry, fetched: Fetched) -> npt.NDArray[np.bool_]:
+        if entry.is_present:
+            return fetched.plan.is_pad(entry.key)
+        return np.ones((len(fetched.frames), *self._steps(entry.key)), dtype=np.bool_)
+
+    def _cut_context(self, fetched: Fetched, columns: dict[str, Column]) -> None:
+        """Add what every sample carries besides the keymap's entries."""
+        size = len(fetched.frames)
+        columns["fps"] = np.full(size, self.episode.fps, dtype=np.float32)
+        columns["embodiment"] = [self.episode.embodiment] * size
+        columns["episode"] = [self.episode.name] * size
+        columns["frame_index"] = fetched.frames.copy()
+        times: Any = fetched.frames / self.episode.fps
+        if TIMESTAMP in fetched.plan.reads:
+            where = fetched.plan.reads[TIMESTAMP].locate(fetched.frames)
+            times = np.asarray(fetched.stored[TIMESTAMP])[where].reshape(size)
+        columns["timestamp"] = times.astype(np.float64, copy=False)
+
+    def _text(self, key: str, frame: int) -> str:
+        spans = self.episode.annotations(key)
+        return "; ".join(text for text, start, end in spans if start <= frame < end)
+
+    def _parse(self, spec: KeySpec, stored: bytes | memoryview, row: int) -> Any:
+        try:
+            return json.loads(bytes(stored))
+        except ValueError as error:
+            raise EpisodeFormatError(
+                f"row {row} is no JSON: {bytes(stored)!r:.60}",
                 episode=self.episode.name,
                 key=spec.zarr_key,
-                frame=row,
-            )
-            decoded.add(out[at], spec.zarr_key, row)
-        return out
+            ) from error
 
-    def _present(self, key: str, pixels: Pixels) -> torch.Tensor:
-        """Turn (B, n, H, W, 3) uint8 into (B[, n], 3, H, W) of the output dtype, same memory."""
-        images = torch.from_numpy(pixels).movedim(-1, -3)
-        if self.settings.image_dtype == "float32":
-            images = images / 255
-        return images if self._binding.steps[key].has_time_axis else images[:, 0]
+    def _failure(self, frames: IntArray, error: Exception) -> SampleError:
+        return SampleError(
+            f"making samples of frames {frames.tolist()[:8]} failed: {error!r}",
+            episode=self.episode.name,
+        )
 
-    def _without_axis(self, key: str, column: Column) -> Column:
-        """Drop the axis of steps where the entry has no time axis."""
-        if self._binding.steps[key].has_time_axis:
-            return column
-        return column[:, 0] if isinstance(column, torch.Tensor) else [row[0] for row in column]
 
-    def _parse_json(self, key: str, rows: IntArray, stored: npt.NDArray[Any]) -> list[list[Any]]:
-        parsed: list[list[Any]] = [[] for _ in range(len(stored))]
-        for (b, n), row in np.ndenumerate(stored):
-            try:
-                parsed[b].append(json.loads(row))
-            except (TypeError, ValueError) as error:
-                raise EpisodeFormatError(
-                    f"row {rows[b, n]} is no JSON: {row!r:.60}", episode=self.episode.name, key=key
-                ) from error
-        return parsed
+_CONTEXT = (
+    Field("fps", (), np.dtype(np.float32)),
+    Field("embodiment"),
+    Field("episode"),
+    Field("frame_index", (), np.dtype(np.int64)),
+    Field("timestamp", (), np.dtype(np.float64)),
+)
+#: The kinds of samples that this process has met.
+_KINDS: dict[tuple[Field, ...], tuple[Field, ...]] = {}
+
+
+def _nested(places: IntArray, rows: IntArray, make: Callable[[int, int], Any]) -> list[Any]:
+    """Return what `make` makes of each place and row, (B,) or (B, n), in lists of that shape."""
+    if places.ndim == 1:
+        return [make(*pair) for pair in zip(places.tolist(), rows.tolist(), strict=True)]
+    return [_nested(*pair, make) for pair in zip(places, rows, strict=True)]
 
 
 def _check_sample(sample: object) -> Sample:
     if not isinstance(sample, dict):
         raise TypeError(f"it must return the sample, a dict, not {type(sample).__name__}")
     return sample
-
-
-class _DecodedFrames:
-    """Where each JPEG of a batch was decoded to, so that a second use copies the pixels."""
-
-    def __init__(self) -> None:
-        self._pixels: dict[tuple[str, int, tuple[int, ...]], Pixels] = {}
-
-    def add(self, pixels: Pixels, key: str, row: int) -> None:
-        self._pixels[key, row, pixels.shape] = pixels
-
-    def copy_to(self, out: Pixels, key: str, row: int) -> bool:
-        source = self._pixels.get((key, row, out.shape))
-        if source is None:
-            return False
-        np.copyto(out, source)
-        return True

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from egoloader.errors import SettingsError
 
-__all__ = ["BatchRun", "ShuffledBatches", "check_batch_size"]
+__all__ = ["BatchRun", "InOrder", "ShuffledBatches", "check_batch_size"]
 
 
 class ShuffledBatches:
@@ -67,6 +68,29 @@ class BatchRun:
         drawn = self._batches.from_batch(self._start)
         for _ in range(self._count):
             yield next(drawn)
+
+
+class InOrder(Sequence[Sequence[int]]):
+    """Batches of consecutive frame indices, as ranges; all full but the last.
+
+    Args:
+        num_frames: frames in all.
+        batch_size: frames of a batch.
+
+    Raises:
+        SettingsError: a batch size below 1.
+    """
+
+    def __init__(self, num_frames: int, batch_size: int) -> None:
+        check_batch_size(batch_size)
+        self._starts, self._frames = range(0, num_frames, batch_size), range(num_frames)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, number: Any) -> Any:
+        start = self._starts[number]
+        return self._frames[start : start + self._starts.step]
 
 
 def check_batch_size(batch_size: object) -> None:

@@ -16,8 +16,9 @@ from zarr.abc.store import ByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore
 
-from egoloader.counts import KeyCounts, ReadCounts
+from egoloader.counts import ReadCounts
 from egoloader.errors import EpisodeFormatError, ReadError
+from egoloader.files import Signature, StoredFile, open_files
 
 __all__ = ["GROUP_FILES", "MAX_METADATA_BYTES", "CountingStore", "EpisodeFolder", "OnHole"]
 
@@ -40,6 +41,8 @@ class EpisodeFolder:
 
     def __init__(self, root: Path, name: str, counts: ReadCounts) -> None:
         self.root, self.name, self._counts = root, name, counts
+        #: The folder's path as text, which costs less to join than a `Path`.
+        self.root_name = os.fspath(root)
 
     def read_json(self, path: str) -> dict[str, Any] | None:
         """Return the JSON object in a file of at most 16 MB, or None where there is no file.
@@ -67,32 +70,68 @@ class EpisodeFolder:
             )
         return value
 
-    def signature(self, path: str) -> tuple[int, int] | None:
-        """Return a file's size in bytes and modification time in ns; None where there is none."""
+    def signature(self, path: str) -> Signature | None:
+        """Return what tells a file from its successor; None where there is no file."""
         try:
-            stat = (self.root / path).stat()
+            status = os.stat(f"{self.root_name}/{path}")  # noqa: PTH116 (a Path costs more)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return stat.st_size, stat.st_mtime_ns
+        return status.st_size, status.st_mtime_ns, status.st_ino
 
-    def read_range(self, key: str, path: str, start: int, stop: int) -> bytes:
-        """Return bytes [start, stop) of a stored object of array `key`, fewer at the file's end.
+    def full_path(self, path: str) -> str:
+        """Return the path of a file below the folder."""
+        return f"{self.root_name}/{path}"
+
+    def open_file(self, key: str, path: str, kept: Signature | None) -> StoredFile | None:
+        """Open a stored object of array `key`; None where there is no file.
+
+        Args:
+            key: the array.
+            path: of the file, below the episode.
+            kept: the file's signature where it is to stay among the process's open files, to be
+                asked again.
 
         Raises:
-            ReadError: the file can't be opened or read.
+            ReadError: the file is there but can't be opened, or it is another than `kept` says.
+        """
+        full = self.full_path(path)
+        try:
+            file = StoredFile(full) if kept is None else open_files().get(full, kept)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        except OSError as error:
+            raise ReadError(
+                f"{path} can't be opened: {error}", episode=self.name, key=key
+            ) from error
+        if kept is not None and file.signature != kept:
+            raise ReadError(
+                f"{path} was replaced while the episode was open; open it anew",
+                episode=self.name,
+                key=key,
+            )
+        return file
 
+    def read_range(self, key: str, path: str, file: StoredFile, start: int, stop: int) -> bytes:
+        """Return bytes [start, stop) of a stored object of array `key`, and count the request.
+
+        Raises:
+            ReadError: the file can't be read, or is shorter than it was.
         """
         try:
-            with (self.root / path).open("rb") as file:
-                file.seek(start)
-                data = file.read(stop - start)
+            data = file.read(start, stop)
         except OSError as error:
             raise ReadError(
                 f"{path}, bytes {start} to {stop} can't be read: {error}",
                 episode=self.name,
                 key=key,
             ) from error
-        self._counts.add(key, KeyCounts(requests=1, bytes=len(data)))
+        self._counts.of(key).add_request(len(data))
+        if len(data) < min(stop, file.size) - start:
+            raise ReadError(
+                f"{path} was cut short while it was open: bytes {start} to {stop} hold {len(data)}",
+                episode=self.name,
+                key=key,
+            )
         return data
 
     def array_names(self) -> Iterator[str]:
@@ -136,8 +175,7 @@ class CountingStore(LocalStore):
         """Fetch a stored object, or a byte range of it, and count the request."""
         data = await super().get(key, prototype, byte_range)
         if key.rpartition("/")[2] not in _METADATA_NAMES:
-            size = 0 if data is None else len(data)
-            self._counts.add(self._key, KeyCounts(requests=1, bytes=size))
+            self._counts.of(self._key).add_request(0 if data is None else len(data))
             if data is None:
                 self._on_hole(self._key, key)
         return data

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from egoloader.keymap import KeySpec
 
-__all__ = ["Rows", "Steps", "current_frame", "cut_ends", "entry_rows", "entry_steps"]
+__all__ = [
+    "Run",
+    "Steps",
+    "consecutive_runs",
+    "current_frame",
+    "cut_ends",
+    "entry_pads",
+    "entry_rows",
+    "entry_runs",
+    "entry_steps",
+    "inside_rows",
+]
 
 IntArray = npt.NDArray[np.int64]
+#: Half-open (start, stop).
+Run = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,25 +39,25 @@ class Steps:
             `i % stride`, the oldest one that the stride reaches (frame 0 for stride 1).
         has_time_axis: whether the sample keeps the axis of n.
         is_horizon: whether the window is a forward chunk, which an annotation may cut off.
+        runs: the offsets as half-open runs of consecutive frames, sorted.
+        identity: equal for equal windows.
     """
 
     offsets: IntArray
     stride: int
     has_time_axis: bool
     is_horizon: bool
+    runs: tuple[Run, ...] = field(init=False)
+    identity: object = field(init=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", tuple(consecutive_runs(self.offsets)))
+        identity = (tuple(self.offsets.tolist()), self.stride, self.has_time_axis)
+        object.__setattr__(self, "identity", identity)
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The rows of one entry for B frames.
-
-    Attributes:
-        rows: (B, n) int64, each within the episode.
-        is_pad: (B, n) bool, true where the step was clamped or padded.
-    """
-
-    rows: IntArray
-    is_pad: npt.NDArray[np.bool_]
+    def is_inside(self, first: int, last: int, end: int) -> bool:
+        """Return whether no step at frames `first` to `last` leaves [0, end)."""
+        return first + self.runs[0][0] >= 0 and last + self.runs[-1][1] <= end
 
 
 def entry_steps(spec: KeySpec, fps: float) -> Steps:
@@ -87,7 +101,7 @@ def cut_ends(
     return ends
 
 
-def entry_rows(steps: Steps, frames: IntArray, ends: IntArray) -> Rows:
+def entry_rows(steps: Steps, frames: IntArray, ends: IntArray) -> IntArray:
     """Resolve a window at each of B frames.
 
     Args:
@@ -95,10 +109,49 @@ def entry_rows(steps: Steps, frames: IntArray, ends: IntArray) -> Rows:
         frames: (B,) int64 frame indices, each within [0, end).
         ends: (B,) int64, one past the last real row for each frame: `total_frames`, or the end of
             the annotation span that cuts the window off.
+
+    Returns:
+        Rows of the episode, clamped or padded: (B, n) int64, (B,) without a time axis.
     """
     rows = frames[:, None] + steps.offsets
-    last = (ends - 1)[:, None]
-    is_early = rows < 0
-    is_pad = is_early | (rows > last)
     oldest = (frames % steps.stride)[:, None]
-    return Rows(np.where(is_early, oldest, np.minimum(rows, last)), is_pad)
+    rows = np.where(rows < 0, oldest, np.minimum(rows, (ends - 1)[:, None]))
+    return rows if steps.has_time_axis else rows[:, 0]
+
+
+def inside_rows(steps: Steps, frames: IntArray) -> IntArray:
+    """Resolve a window whose steps all lie in the episode: `entry_rows` with nothing to clamp."""
+    return frames[:, None] + steps.offsets if steps.has_time_axis else frames + steps.offsets
+
+
+def entry_pads(steps: Steps, frames: IntArray, ends: IntArray) -> npt.NDArray[np.bool_]:
+    """Return which of the rows of `entry_rows` are clamped or padded, bool of the same shape."""
+    rows = frames[:, None] + steps.offsets
+    is_pad = (rows < 0) | (rows >= ends[:, None])
+    return is_pad if steps.has_time_axis else is_pad[:, 0]
+
+
+def entry_runs(steps: Steps, frames: IntArray, ends: IntArray) -> list[Run]:
+    """Return the rows of `entry_rows` as half-open runs, which may overlap, in no order."""
+    found: list[Run] = []
+    for frame, end in zip(frames.tolist(), ends.tolist(), strict=True):
+        for low, high in steps.runs:
+            start, stop = frame + low, frame + high
+            if start < 0:
+                # Steps before the episode repeat this one; it is a row of its own at most.
+                oldest = frame % steps.stride
+                start, stop = (oldest, oldest + 1) if stop <= 0 else (0, stop)
+            if start >= end:
+                start = end - 1
+            found.append((start, min(max(stop, start + 1), end)))
+    return found
+
+
+def consecutive_runs(rows: IntArray) -> list[Run]:
+    """Return the runs of consecutive numbers among `rows` (any shape, order, repeats), sorted."""
+    distinct = np.unique(rows)
+    breaks = np.flatnonzero(np.diff(distinct) > 1) + 1
+    bounds = [0, *breaks.tolist(), distinct.size]
+    return [
+        (int(distinct[a]), int(distinct[b - 1]) + 1) for a, b in itertools.pairwise(bounds) if b > a
+    ]

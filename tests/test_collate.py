@@ -124,13 +124,31 @@ def test_what_transforms_add_is_stacked_too() -> None:
     assert batch["d"] == ["1", "2"]
 
 
-def test_a_batch_shares_no_memory_with_its_samples(human: Path) -> None:
-    samples = dataset(human).__getitems__([3, 4])
+def test_stacked_samples_share_no_memory_with_their_batch(human: Path) -> None:
+    samples = list(dataset(human).__getitems__([3, 4]))
     batch = collate(samples)
     before = batch["left.obs_keypoints"].clone()
     for sample in samples:
         sample["left.obs_keypoints"].fill_(-1)
     assert torch.equal(batch["left.obs_keypoints"], before)
+
+
+def test_a_whole_batch_is_handed_out_uncopied(human: Path) -> None:
+    batch = dataset(human).__getitems__([3, 4])
+    collated = collate(batch)
+    for key, value in batch[1].items():
+        if isinstance(value, torch.Tensor):
+            assert value.data_ptr() == collated[key][1].data_ptr(), key
+
+
+def test_what_was_changed_in_a_sample_is_in_the_batch(human: Path) -> None:
+    batch = dataset(human).__getitems__([3, 4])
+    batch[1]["left.obs_keypoints"] = torch.full((4, 63), -1.0)
+    batch[0]["extra"] = batch[1]["extra"] = 7
+    collated = collate(batch)
+    assert (collated["left.obs_keypoints"][1] == -1).all()
+    assert collated["left.obs_keypoints"][0, -1].tolist() == [3000 + d for d in range(63)]
+    assert collated["extra"] == [7, 7]
 
 
 def test_no_samples_are_no_batch() -> None:

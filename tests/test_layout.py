@@ -158,7 +158,7 @@ def test_a_v2_array() -> None:
     layout = parse(V2)
     assert (layout.zarr_format, layout.kind, layout.dtype) == (2, "numeric", np.dtype("float32"))
     assert layout.chunk_shape == layout.object_shape == (100, 7)
-    assert layout.codecs == ("blosc",)
+    assert layout.codecs == ("bytes", "blosc")
     assert layout.object_path((2, 0)) == "2.0"
     assert parse({**V2, "dimension_separator": "/"}).object_path((2, 0)) == "2/0"
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from egoloader import MultiDataset, ZarrDataset, ZarrEpisode
+from egoloader.cache import ReadCache
 from egoloader.catalog import split_episodes
 from egoloader.errors import (
     EpisodeFormatError,
@@ -27,6 +28,7 @@ from egoloader.errors import (
     SettingsError,
     WriterError,
 )
+from egoloader.files import open_files
 from tests.entries import POSE, camera, entry, keymap
 from tests.episodes import (
     edit_attrs,
@@ -104,9 +106,10 @@ def test_an_episode_out_of_reach_is_never_missing(
     tmp_path: Path, make: Any, missing_chunks: Any
 ) -> None:
     path = make(tmp_path / "ep.zarr")
-    episode = ZarrEpisode(path, missing_chunks=missing_chunks)
+    episode = ZarrEpisode(path, missing_chunks=missing_chunks, cache=ReadCache(0))
     episode.read({POSE: [(60, 61)]})
     path.rename(tmp_path / "gone")
+    open_files().forget()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(ReadError, match="was the episode moved") as caught:

@@ -92,7 +92,7 @@ def test_many_indices_over_many_episodes_keep_order_and_repeats(folder: Path) ->
     indices = [15, 0, 6, 6, -1, 4, 5]
     found = [float(sample["now"][0]) for sample in md.__getitems__(indices)]
     assert found == [2003, 0, 1001, 1001, 2003, 4, 1000]
-    assert md.__getitems__([]) == []
+    assert list(md.__getitems__([])) == []
 
 
 @pytest.mark.parametrize("index", [16, -17, 10**9])

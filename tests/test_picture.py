@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from egoloader import ZarrEpisode, human_keymap
+from egoloader.assembly import make_sample
 from egoloader.errors import MissingExtraError, require_extra
 from egoloader.picture import _curves, _frames, _span, draw_sample
 from egoloader.sample import SampleMaker, SampleSettings
@@ -22,7 +23,7 @@ def maker(tmp_path: Path) -> SampleMaker:
 
 
 def test_frames_are_in_order_of_time_and_are_the_episodes_own(maker: SampleMaker) -> None:
-    sample = maker.make(np.array([45]))[0]
+    sample = make_sample(maker, 45)
     frames = _frames(maker, sample)
     assert [title.split("\n")[1] for title, _ in frames] == ["-1.00 s", "now", "now"]
     for (_, pixels), frame in zip(frames, (15, 45, 45), strict=True):

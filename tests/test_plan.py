@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from egoloader import ZarrEpisode
 from egoloader.keymap import KeySpec
-from egoloader.plan import EntryPlan, ReadPlan, plan_batch, plan_rows, rows_to_windows
-from egoloader.windows import entry_steps
+from egoloader.plan import EntryPlan, ReadPlan, outline_plan, plan_batch, plan_rows
+from egoloader.windows import consecutive_runs, entry_steps
 from tests.strategies import row_windows
 
 Windows = list[tuple[int, int]]
@@ -123,7 +123,7 @@ def test_locate_finds_each_row_in_what_the_read_returns(
 @settings(deadline=None, max_examples=50)
 @given(rows=st.lists(st.integers(0, 60), max_size=30))
 def test_rows_become_the_fewest_windows(rows: list[int]) -> None:
-    windows = rows_to_windows(np.array(rows, dtype=np.int64))
+    windows = consecutive_runs(np.array(rows, dtype=np.int64))
     assert rows_of(windows) == set(rows)
     assert sum(stop - start for start, stop in windows) == len(set(rows))
     assert all(b[0] > a[1] for a, b in itertools.pairwise(windows))
@@ -134,18 +134,16 @@ def test_a_batch_is_one_read_an_array_over_all_entries_and_frames() -> None:
     history = entry_steps(KeySpec(zarr_key="a", key_type="proprio_keys", history=4), 30)
     now = entry_steps(KeySpec(zarr_key="b", key_type="proprio_keys"), 30)
     frames = np.array([12, 2])
-    plan = plan_batch(
+    outline = outline_plan(
         {
             "action": EntryPlan("a", horizon, is_cut=True),
             "state": EntryPlan("a", history, is_cut=False),
             "now": EntryPlan("b", now, is_cut=False),
         },
         {"a": 5, "b": 1},
-        frames,
-        20,
-        np.array([13, 20]),
     )
-    assert plan.rows["action"].rows.tolist() == [[12, 12, 12], [2, 3, 4]]
-    assert plan.rows["state"].rows.tolist() == [[9, 10, 11, 12], [0, 0, 1, 2]]
+    plan = plan_batch(outline, frames, 20, np.array([13, 20]))
+    assert plan.rows("action").tolist() == [[12, 12, 12], [2, 3, 4]]
+    assert plan.rows("state").tolist() == [[9, 10, 11, 12], [0, 0, 1, 2]]
     # [0, 5) and [9, 13) lie in neighbouring chunks of 5; row 13 and 14 are cut, and not read.
     assert plan.reads == {"a": ReadPlan(((0, 13),)), "b": ReadPlan(((2, 3), (12, 13)))}

@@ -25,7 +25,9 @@ from zarr.codecs import (
 )
 
 from egoloader import ZarrEpisode
+from egoloader.chunkcodec import ChunkCodec
 from egoloader.counts import KeyCounts, ReadCounts
+from egoloader.store import EpisodeFolder
 from tests.episodes import (
     edit_json,
     foreign_bytes,
@@ -223,11 +225,12 @@ def test_case_03_a_window_in_one_chunk_is_one_array_call_and_one_decode(
         spy(monkeypatch, zarr.Array, name)
         for name in ("get_basic_selection", "get_orthogonal_selection", "get_mask_selection")
     ]
-    decodes = spy(monkeypatch, ZstdCodec, "_decode_sync")
+    fetches = spy(monkeypatch, EpisodeFolder, "read_range")
+    decodes = spy(monkeypatch, ChunkCodec, "decode")
     (found,) = ep.read({KEY: [(100, 200)]})[KEY]
     assert (found == ramp(250, 7)[100:200]).all()
-    assert sum(len(calls) for calls in selections) == 1
-    assert len(decodes) == 1
+    assert sum(len(calls) for calls in selections) == 0
+    assert (len(fetches), len(decodes)) == (2, 1)  # the shard's index, and the chunk
     counted = ep.counts[KEY]
     assert (counted.reads, counted.rows, counted.chunks) == (1, 100, 1)
 
@@ -285,7 +288,11 @@ def test_counts_add_up_and_reset(tmp_path: Path) -> None:
 
 def test_counts_are_a_mapping_of_frozen_sums() -> None:
     counts = ReadCounts()
-    counts.add("a", KeyCounts(reads=1, rows=3, chunks=2, requests=4, bytes=100))
-    counts.add("a", KeyCounts(reads=1, rows=5, chunks=1, requests=1, bytes=10))
-    assert dict(counts) == {"a": KeyCounts(reads=2, rows=8, chunks=3, requests=5, bytes=110)}
+    counts.of("a").add_read(rows=3, chunks=2)
+    counts.of("a").add_read(rows=5, chunks=0)
+    counts.of("a").add_chunk()
+    counts.of("a").add_request(100)
+    counts.of("a").add_request(10)
+    counts.of("never read")
+    assert dict(counts) == {"a": KeyCounts(reads=2, rows=8, chunks=3, requests=2, bytes=110)}
     assert "KeyCounts(reads=2" in repr(counts)

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egoloader import KeySpec
-from egoloader.windows import Rows, entry_rows, entry_steps
+from egoloader.windows import Steps, entry_pads, entry_rows, entry_runs, entry_steps, inside_rows
 from tests.oracle import keeps_time_axis, slow_rows
 from tests.strategies import key_specs, rates
+
+
+class Rows(NamedTuple):
+    """A window's rows and mask."""
+
+    rows: npt.NDArray[np.int64]
+    is_pad: npt.NDArray[np.bool_]
+
+
+def resolve(steps: Steps, frames: list[int], total: int) -> Rows:
+    """Return rows and mask at each frame, (B, n) with or without a time axis."""
+    asked, ends = np.array(frames), np.full(len(frames), total)
+    rows, is_pad = entry_rows(steps, asked, ends), entry_pads(steps, asked, ends)
+    assert rows.ndim == is_pad.ndim == (2 if steps.has_time_axis else 1)
+    return Rows(rows.reshape(len(frames), -1), is_pad.reshape(len(frames), -1))
 
 
 def spec(**fields: Any) -> KeySpec:
@@ -21,7 +37,7 @@ def spec(**fields: Any) -> KeySpec:
 
 def rows_at(entry: KeySpec, i: int, *, fps: float = 30, total: int = 250) -> Rows:
     """Return the entry's rows and mask at one frame, without the axis of frames."""
-    found = entry_rows(entry_steps(entry, fps), np.array([i]), np.array([total]))
+    found = resolve(entry_steps(entry, fps), [i], total)
     return Rows(found.rows[0], found.is_pad[0])
 
 
@@ -140,7 +156,7 @@ def test_windows_equal_plain_loops(
 ) -> None:
     frames = data.draw(st.lists(st.integers(0, total - 1), min_size=1, max_size=6))
     steps = entry_steps(entry, fps)
-    found = entry_rows(steps, np.array(frames), np.full(len(frames), total))
+    found = resolve(steps, frames, total)
     assert steps.has_time_axis == keeps_time_axis(entry)
     assert found.rows.dtype == np.int64
     assert found.is_pad.dtype == np.bool_
@@ -157,9 +173,36 @@ def test_rows_stay_inside_the_episode_and_real_steps_are_where_they_should_be(
 ) -> None:
     i = data.draw(st.integers(0, total - 1))
     steps = entry_steps(entry, fps)
-    found = entry_rows(steps, np.array([i]), np.array([total]))
+    found = resolve(steps, [i], total)
     assert ((found.rows >= 0) & (found.rows < total)).all()
     real = ~found.is_pad[0]
     assert (found.rows[0][real] == (i + steps.offsets)[real]).all()
     wanted = i + steps.offsets
     assert (real == ((wanted >= 0) & (wanted < total))).all()
+
+
+@settings(deadline=None, max_examples=100)
+@given(entry=key_specs(), fps=rates, total=st.integers(1, 120), data=st.data())
+def test_runs_hold_the_rows_and_no_others(
+    entry: KeySpec, fps: float, total: int, data: st.DataObject
+) -> None:
+    frames = data.draw(st.lists(st.integers(0, total - 1), min_size=1, max_size=6))
+    ends = [data.draw(st.integers(frame + 1, total)) for frame in frames]
+    steps = entry_steps(entry, fps)
+    runs = entry_runs(steps, np.array(frames), np.array(ends))
+    rows = entry_rows(steps, np.array(frames), np.array(ends))
+    assert {row for start, stop in runs for row in range(start, stop)} == set(rows.flat)
+
+
+@settings(deadline=None, max_examples=100)
+@given(entry=key_specs(), fps=rates, total=st.integers(1, 400), data=st.data())
+def test_inside_the_episode_nothing_is_clamped(
+    entry: KeySpec, fps: float, total: int, data: st.DataObject
+) -> None:
+    frames = data.draw(st.lists(st.integers(0, total - 1), min_size=1, max_size=6))
+    steps = entry_steps(entry, fps)
+    asked, ends = np.array(frames), np.full(len(frames), total)
+    is_inside = steps.is_inside(min(frames), max(frames), total)
+    assert is_inside == (not entry_pads(steps, asked, ends).any())
+    if is_inside:
+        assert inside_rows(steps, asked).tolist() == entry_rows(steps, asked, ends).tolist()

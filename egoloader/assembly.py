@@ -1,0 +1,121 @@
+"""Putting a batch together: plan all, fetch once, then fill the batch's own memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from egoloader.batch import Allocate, Batch, Column, Field, Sample, allocate_column
+from egoloader.sample import Fetched, SampleMaker
+
+__all__ = ["Part", "fresh_memory", "make_batch", "make_sample"]
+
+IntArray = npt.NDArray[np.int64]
+
+
+class Part(NamedTuple):
+    """What a batch takes from one episode.
+
+    Attributes:
+        maker: of the episode's samples.
+        frames: (b,) int64 frame indices; repeats are allowed.
+        places: (b,) int64, where their samples stand in the batch.
+    """
+
+    maker: SampleMaker
+    frames: IntArray
+    places: IntArray
+
+
+def fresh_memory(_key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return new memory."""
+    return np.empty(shape, dtype=dtype)
+
+
+def make_batch(parts: Sequence[Part], size: int, allocate: Allocate = fresh_memory) -> Batch:
+    """Make the samples of a batch.
+
+    All reads are planned, then fetched; then numbers are cut and frames decoded into the memory
+    that the batch is handed out in. Where the episodes' samples differ in keys or shapes, each
+    kind gets memory of its own.
+
+    Args:
+        parts: one per episode, their places together 0 to `size` - 1.
+        size: samples of the batch.
+        allocate: makes the memory.
+
+    Raises:
+        EpisodeError: a sample can't be made; names episode, key and frame.
+    """
+    fetched = [part.maker.fetch(part.frames) for part in parts]
+    are_alike = all(one.fields is fetched[0].fields for one in fetched)
+    if are_alike and not parts[0].maker.settings.transforms:
+        return _fill(parts, fetched, size, allocate)
+    samples: list[Sample] = [{} for _ in range(size)]
+    for kind in {one.fields for one in fetched}:
+        members = [place for place, one in enumerate(fetched) if one.fields == kind]
+        places = np.concatenate([parts[place].places for place in members])
+        alike = [_renumbered(parts[place], places) for place in members]
+        batch = _fill(alike, [fetched[place] for place in members], len(places), allocate)
+        for place, sample in zip(places.tolist(), batch, strict=True):
+            samples[place] = sample
+    for part in parts:
+        for place in part.places.tolist():
+            samples[place] = part.maker.transform(samples[place])
+    return Batch.of_samples(samples)
+
+
+def make_sample(maker: SampleMaker, frame: int) -> Sample:
+    """Make the sample of one frame, in [0, total_frames); a batch of one."""
+    part = Part(maker, np.array([frame], dtype=np.int64), np.zeros(1, dtype=np.int64))
+    return make_batch([part], 1)[0]
+
+
+def _renumbered(part: Part, places: IntArray) -> Part:
+    """Return a part whose places are those within `places`."""
+    order = np.argsort(places)
+    found = order[np.searchsorted(places, part.places, sorter=order)]
+    return Part(part.maker, part.frames, found)
+
+
+def _fill(
+    parts: Sequence[Part], fetched: Sequence[Fetched], size: int, allocate: Allocate
+) -> Batch:
+    """Fill the memory of a batch whose samples are all of one kind."""
+    fields: Sequence[Field] = fetched[0].fields
+    images = {
+        field.key: allocate_column(field, size, allocate) for field in fields if field.is_image
+    }
+    cuts = [part.maker.cut(one) for part, one in zip(parts, fetched, strict=True)]
+    # One part is the whole batch, in order.
+    columns = cuts[0] if len(parts) == 1 else _scatter(fields, parts, cuts, size, allocate)
+    for part, one in zip(parts, fetched, strict=True):
+        if images:
+            part.maker.decode(one, images, part.places.tolist())
+    return Batch(fields, {**columns, **images}, size)
+
+
+def _scatter(
+    fields: Sequence[Field],
+    parts: Sequence[Part],
+    cuts: Sequence[Mapping[str, Column]],
+    size: int,
+    allocate: Allocate,
+) -> dict[str, Column]:
+    """Put what was cut for each part where its samples stand in the batch."""
+    columns: dict[str, Column] = {}
+    for field in fields:
+        if field.is_image:
+            continue
+        column = columns[field.key] = allocate_column(field, size, allocate)
+        for part, cut in zip(parts, cuts, strict=True):
+            values = cut[field.key]
+            if isinstance(column, np.ndarray):
+                column[part.places] = values
+                continue
+            for place, value in zip(part.places.tolist(), values, strict=True):
+                column[place] = value
+    return columns

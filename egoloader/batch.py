@@ -1,0 +1,114 @@
+"""A batch: B samples, and the tensors that they are views of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+__all__ = ["Allocate", "Batch", "Column", "Field", "Sample", "allocate_column"]
+
+Sample = dict[str, Any]
+#: One value a sample: memory with a leading axis of B, or a list of B.
+Column = npt.NDArray[Any] | list[Any]
+#: Makes memory for a key, of a shape and a dtype; what it holds does not matter.
+Allocate = Callable[[str, tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One key of a sample.
+
+    Attributes:
+        key: the sample's key.
+        shape: of one sample's value, an image's as (…, H, W, 3); None for Python objects.
+        dtype: None for Python objects.
+        is_image: whether it is handed out as (…, 3, H, W).
+    """
+
+    key: str
+    shape: tuple[int, ...] | None = None
+    dtype: np.dtype[Any] | None = None
+    is_image: bool = False
+
+
+def allocate_column(field: Field, batch_size: int, allocate: Allocate) -> Column:
+    """Return a field's column of a batch, not filled yet."""
+    if field.shape is None or field.dtype is None:
+        return [None] * batch_size
+    return allocate(field.key, (batch_size, *field.shape), field.dtype)
+
+
+class Batch(Sequence[Sample]):
+    """B samples in the order asked for, and the batch's tensors.
+
+    Samples are dicts of views into the batch's memory, made when first asked for and then kept, so
+    that a sample that was changed stays changed. `egoloader.collate` hands the tensors out uncopied
+    as long as no sample was asked for, and stacks the samples else.
+
+    Args:
+        fields: of the samples.
+        columns: memory of each field, filled.
+        size: B.
+    """
+
+    def __init__(self, fields: Sequence[Field], columns: Mapping[str, Column], size: int) -> None:
+        self._fields, self._columns, self._has_columns = fields, columns, True
+        self._samples: list[Sample | None] = [None] * size
+
+    @classmethod
+    def of_samples(cls, samples: Sequence[Sample]) -> Batch:
+        """Return a batch of samples that have no memory in common."""
+        batch = cls((), {}, 0)
+        batch._samples, batch._has_columns = list(samples), False
+        return batch
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor | list[Any]] | None:
+        """The batch's values by key, each a tensor with a leading axis of B or a list of B.
+
+        None where the samples hold more than these do: they were asked for and may have been
+        changed, went through transforms, or differ in keys or shapes.
+        """
+        if not self._has_columns or any(sample is not None for sample in self._samples):
+            return None
+        return {field.key: _hand_out(field, self._columns[field.key]) for field in self._fields}
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Sample]: ...
+
+    def __getitem__(self, index: int | slice) -> Sample | list[Sample]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        sample = self._samples[index]
+        if sample is None:
+            sample = self._samples[index] = self._sample(index)
+        return sample
+
+    def _sample(self, index: int) -> Sample:
+        sample: Sample = {}
+        for field in self._fields:
+            column = self._columns[field.key]
+            if isinstance(column, list):
+                sample[field.key] = column[index]
+            else:
+                sample[field.key] = _hand_out(field, column[index, ...])
+        return sample
+
+
+def _hand_out(field: Field, values: Column) -> torch.Tensor | list[Any]:
+    """Return values as they are handed out: a tensor on the same memory, or the list."""
+    if isinstance(values, list):
+        return values
+    tensor = torch.from_numpy(values)
+    return tensor.movedim(-1, -3) if field.is_image else tensor

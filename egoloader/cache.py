@@ -1,0 +1,108 @@
+"""What was decoded or read before, kept within a budget of bytes, for each process on its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Any
+
+from egoloader.errors import SettingsError
+
+__all__ = ["CACHE_BYTES", "INDEX_BYTES", "ByteCache", "ReadCache"]
+
+#: Default budget of a dataset's decoded chunks in each process.
+CACHE_BYTES = 256 * 2**20
+#: Budget of a dataset's shard indexes in each process: 16 bytes a chunk.
+INDEX_BYTES = 64 * 2**20
+
+
+class _State:
+    """What a cache holds in one process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self.num_bytes = 0
+
+
+class ByteCache:
+    """Values by key, at most `budget` bytes of them; the least recently used go first.
+
+    Safe from threads. A forked or spawned process starts with an empty one.
+
+    Args:
+        budget: in bytes; 0 keeps nothing.
+
+    Raises:
+        SettingsError: the budget is no whole number from 0 on.
+    """
+
+    def __init__(self, budget: int) -> None:
+        if type(budget) is not int or budget < 0:
+            raise SettingsError(f"a cache's bytes are a whole number from 0 on, got {budget!r}")
+        self.budget = budget
+        self._state = _State()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ByteCache, (self.budget,)
+
+    def __len__(self) -> int:
+        return len(self._here().values)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that are kept."""
+        return self._here().num_bytes
+
+    def get(self, key: Hashable) -> Any:
+        """Return the value of a key; None where there is none."""
+        state = self._here()
+        with state.lock:
+            found = state.values.get(key)
+            if found is None:
+                return None
+            state.values.move_to_end(key)
+            return found[0]
+
+    def put(self, key: Hashable, value: Any, num_bytes: int) -> None:
+        """Keep a value that takes `num_bytes`, unless it is larger than the whole budget."""
+        if num_bytes > self.budget:
+            return
+        state = self._here()
+        with state.lock:
+            replaced = state.values.pop(key, None)
+            state.values[key] = (value, num_bytes)
+            state.num_bytes += num_bytes - (replaced[1] if replaced else 0)
+            while state.num_bytes > self.budget:
+                _, (_, freed) = state.values.popitem(last=False)
+                state.num_bytes -= freed
+
+    def _here(self) -> _State:
+        state = self._state
+        if state.pid != os.getpid():
+            # In a forked child the lock may be held by a thread that the child does not have.
+            state = self._state = _State()
+        return state
+
+
+class ReadCache:
+    """What the episodes of one dataset keep of what they read.
+
+    Args:
+        cache_bytes: budget of decoded chunks of numbers.
+
+    Attributes:
+        chunks: decoded chunks of numbers.
+        indexes: shard indexes.
+    """
+
+    def __init__(self, cache_bytes: int = CACHE_BYTES) -> None:
+        self.chunks, self.indexes = ByteCache(cache_bytes), ByteCache(INDEX_BYTES)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Budget of decoded chunks of numbers."""
+        return self.chunks.budget

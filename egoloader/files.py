@@ -1,0 +1,113 @@
+"""Open files of this process, bounded in number. POSIX only: reads are `pread`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from collections import OrderedDict
+
+__all__ = ["MAX_OPEN_FILES", "OpenFiles", "Signature", "StoredFile", "open_files"]
+
+#: Files that a process keeps open at once.
+MAX_OPEN_FILES = 64
+
+#: Size in bytes, time of modification in ns, and inode: what tells a file from its successor.
+Signature = tuple[int, int, int]
+
+
+class StoredFile:
+    """One open file, for reading from any thread; closed when nobody holds it any more.
+
+    Raises:
+        OSError: the file can't be opened; IsADirectoryError where it is a folder.
+    """
+
+    __slots__ = ("_fd", "signature")
+
+    def __init__(self, path: str) -> None:
+        self._fd = -1
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        status = os.fstat(self._fd)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        self.signature: Signature = (status.st_size, status.st_mtime_ns, status.st_ino)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file when it was opened."""
+        return self.signature[0]
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return bytes [start, stop), fewer at the file's end."""
+        data = os.pread(self._fd, stop - start, start)
+        if len(data) == stop - start or not data:
+            return data
+        # A request that is larger than the system serves at once.
+        parts = [data]
+        at = start + len(data)
+        while at < stop and (part := os.pread(self._fd, stop - at, at)):
+            parts.append(part)
+            at += len(part)
+        return b"".join(parts)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+class OpenFiles:
+    """The least recently used files are let go first. Safe to ask from threads.
+
+    A file that somebody still reads from stays open until they are done.
+
+    Args:
+        capacity: files that are kept open.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self.forget()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def get(self, path: str, signature: Signature) -> StoredFile:
+        """Return the file at a path, opened if need be.
+
+        Args:
+            path: of the file.
+            signature: which file is meant; one that is open and another is let go. What is at the
+                path now may be yet another: the caller compares.
+
+        Raises:
+            OSError: the file can't be opened.
+        """
+        with self._lock:
+            file = self._files.get(path)
+            if file is not None and file.signature == signature:
+                self._files.move_to_end(path)
+                return file
+        file = StoredFile(path)
+        with self._lock:
+            self._files[path] = file
+            self._files.move_to_end(path)
+            if len(self._files) > self._capacity:
+                self._files.popitem(last=False)
+        return file
+
+    def forget(self) -> None:
+        """Let all files go, and start with a lock that nobody holds."""
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, StoredFile] = OrderedDict()
+
+
+_FILES = OpenFiles(MAX_OPEN_FILES)
+# A child process would share file offsets and the number of files with its parent.
+os.register_at_fork(after_in_child=_FILES.forget)
+
+
+def open_files() -> OpenFiles:
+    """Return the files that this process has open."""
+    return _FILES
