@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
-import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from bench import configs, reads
-from bench.result import save
+from bench.questions import QUESTIONS, answer
 from bench.table import write_tables
 
 __all__ = ["main"]
 
-QUESTIONS = {"reads": reads, "configs": configs}
 _RESULTS = Path(__file__).parent / "results"
 
 
@@ -26,13 +25,18 @@ def main(arguments: Sequence[str]) -> None:
     )
     verbs = parser.add_subparsers(dest="question", metavar="QUESTION")
     for name, question in QUESTIONS.items():
-        question.add_options(verbs.add_parser(name, help=question.__doc__))
+        about = question.__doc__
+        question.add_options(verbs.add_parser(name, help=about, description=about))
     given = parser.parse_args(arguments)
-    for name in [given.question] if given.question else QUESTIONS:
-        options = given if given.question else parser.parse_args([name])
-        start = time.monotonic()
-        path = save(QUESTIONS[name].run(options), given.results)
-        print(f"{name}: {time.monotonic() - start:.0f} s, {path}")
+    if given.question:
+        answer(given.question, given, given.results)
+    else:
+        # Each in a process of its own: none begins with the memory and the threads of another.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as process:
+            for name in QUESTIONS:
+                options = parser.parse_args([name])
+                process.submit(answer, name, options, given.results).result()
     print(write_tables(given.results).read_text())
 
 

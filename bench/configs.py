@@ -9,7 +9,7 @@ import hydra
 from omegaconf import OmegaConf
 
 from bench.machine import describe_machine
-from bench.pairing import Contender, measure
+from bench.pairing import Contender, agreement, measure
 from bench.result import Result, time_rows
 from egoloader.train.config import make
 
@@ -52,10 +52,10 @@ def measure_configs(num_paths: int, rounds: int) -> Result:
         Contender("egoloader, plain containers", make),
         Contender("Hydra's default, config objects", hydra.utils.instantiate),
     ]
-    timings = measure(contenders, [node] * rounds, _difference, rehearsal=[node])
+    timings = measure(contenders, [node] * rounds, agreement(_difference), rehearsal=[node])
     times = time_rows(f"{num_paths:,} paths", _CACHE, timings)
     settings = {"paths": num_paths, "rounds": rounds}
-    return Result("configs", _QUESTION, machine, settings, (), tuple(times))
+    return Result("configs", _QUESTION, machine, settings, (), (), tuple(times))
 
 
 def _difference(reference: tuple[str, ...], paths: tuple[str, ...]) -> str | None:

@@ -1,4 +1,4 @@
-"""Paired timing: contenders answer the same questions in turn, and their answers must agree."""
+"""Paired timing: contenders answer the same questions in turn, and their answers are checked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Contender", "Spread", "Timings", "WrongAnswerError", "check", "measure"]
+__all__ = ["Contender", "Spread", "Timings", "WrongAnswerError", "agreement", "measure"]
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -19,7 +19,7 @@ Difference = Callable[[A, A], str | None]
 
 
 class WrongAnswerError(ValueError):
-    """A contender's answer is not that of the first contender; nothing is reported of it."""
+    """A contender's answer is not the right one; nothing is reported of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,10 @@ class Contender(Generic[Q, A]):
 
     name: str
     answer: Callable[[Q], A]
+
+
+#: Raises WrongAnswerError where one of the contenders' answers to a question is wrong.
+Check = Callable[[Sequence[Contender[Q, A]], Q, Sequence[A]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,36 +71,53 @@ class Timings:
         """How many questions were answered."""
         return len(self.nanoseconds)
 
+    def shared_by(self, count: int) -> Timings:
+        """Return the times of one of `count` equal parts of a question."""
+        return Timings(self.names, self.nanoseconds // count)
+
     def milliseconds(self, name: str) -> Spread:
         """Return what a contender took, in ms."""
         return Spread.of(self.nanoseconds[:, self.names.index(name)] / 1e6)
 
-    def ratio(self, name: str) -> Spread:
-        """Return a contender's time over the first one's: paired, so one ratio a round."""
-        return Spread.of(self.nanoseconds[:, self.names.index(name)] / self.nanoseconds[:, 0])
+    def ratio(self, name: str, over: str | None = None) -> Spread:
+        """Return a contender's time over that of another one, the first unless named.
+
+        Paired: one ratio a round.
+        """
+        base = 0 if over is None else self.names.index(over)
+        return Spread.of(self.nanoseconds[:, self.names.index(name)] / self.nanoseconds[:, base])
+
+    def slowest_over_fastest(self) -> Spread:
+        """Return the time of the contender with the highest median over that of the lowest."""
+        medians = np.median(self.nanoseconds, axis=0)
+        return self.ratio(self.names[int(medians.argmax())], self.names[int(medians.argmin())])
 
 
-def check(
-    contenders: Sequence[Contender[Q, A]], question: Q, answers: Sequence[A], differ: Difference[A]
-) -> None:
-    """Check the contenders' answers to one question against the first contender's.
+def agreement(differ: Difference[A]) -> Check[Any, A]:
+    """Make a check that holds every answer against the first contender's.
 
-    Raises:
+    It raises:
         WrongAnswerError: one differs; names the contender, the question and what differs.
     """
-    for contender, answer in zip(contenders[1:], answers[1:], strict=True):
-        difference = differ(answers[0], answer)
-        if difference is not None:
-            raise WrongAnswerError(
-                f"{contender.name!r} answers question {question!r} otherwise than "
-                f"{contenders[0].name!r}: {difference}"
-            )
+
+    def check(
+        contenders: Sequence[Contender[Any, A]], question: object, answers: Sequence[A]
+    ) -> None:
+        for contender, answer in zip(contenders[1:], answers[1:], strict=True):
+            difference = differ(answers[0], answer)
+            if difference is not None:
+                raise WrongAnswerError(
+                    f"{contender.name!r} answers question {question!r} otherwise than "
+                    f"{contenders[0].name!r}: {difference}"
+                )
+
+    return check
 
 
 def measure(
     contenders: Sequence[Contender[Q, A]],
     questions: Sequence[Q],
-    differ: Difference[A],
+    check: Check[Q, A],
     *,
     rehearsal: Sequence[Q],
     clock: Callable[[], int] = time.perf_counter_ns,
@@ -108,22 +129,21 @@ def measure(
     checked, which also opens their handles; the timed answers are checked as well, between rounds.
 
     Args:
-        contenders: at least two; the first one's answers are what the others' must equal, and
-            ratios are against its times.
+        contenders: at least two; ratios are against the first one's times.
         questions: one a round.
-        differ: compares two answers.
+        check: checks the answers to a question.
         rehearsal: questions that are answered first, untimed; at least one.
         clock: the time in ns.
 
     Raises:
-        WrongAnswerError: a contender's answer differs from the first one's.
+        WrongAnswerError: a contender's answer is wrong.
         ValueError: too few contenders or questions, or two contenders of one name.
     """
     names = _distinct_names(contenders)
     if not questions or not rehearsal:
         raise ValueError("at least one question to rehearse and one to time")
     for question in rehearsal:
-        check(contenders, question, [c.answer(question) for c in contenders], differ)
+        check(contenders, question, [c.answer(question) for c in contenders])
     nanoseconds = np.zeros((len(questions), len(names)), dtype=np.int64)
     for turn, question in enumerate(questions):
         answers: list[Any] = [None] * len(names)
@@ -131,7 +151,7 @@ def measure(
             start = clock()
             answers[place] = contenders[place].answer(question)
             nanoseconds[turn, place] = clock() - start
-        check(contenders, question, answers, differ)
+        check(contenders, question, answers)
     return Timings(names, nanoseconds)
 
 

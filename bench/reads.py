@@ -1,4 +1,4 @@
-"""What does one sample cost to read: planned, one read per entry, or one plain span per array?"""
+"""What does one sample cost to read, by egoloader and by zarr-python?"""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+from zarr.codecs import ZstdCodec
 
+from bench.answers import Sample, difference_in_a_row, in_a_row
 from bench.machine import describe_machine
-from bench.pairing import Contender, measure
+from bench.pairing import Contender, Timings, agreement, measure
 from bench.recordings import CAMERA, make_jpegs, write_recording
-from bench.result import CountRow, Result, TimeRow, time_rows
+from bench.result import CountRow, FigureRow, Result, Target, time_rows
 from bench.zarr_samples import (
     HeldArrays,
     Planner,
@@ -25,6 +26,7 @@ from bench.zarr_samples import (
     decode,
     per_entry,
     per_key,
+    rewrite_numbers,
     union_span,
 )
 from egoloader import KeyMap, ZarrDataset, ZarrEpisode, human_keymap
@@ -32,30 +34,37 @@ from egoloader.counts import ReadCounts
 from egoloader.reader import ReferenceReader
 from egoloader.store import EpisodeFolder
 
-__all__ = ["Settings", "add_options", "difference", "measure_reads", "run"]
+__all__ = ["Settings", "add_options", "measure_reads", "run"]
 
-Sample = dict[str, Any]
+_QUESTION = """What does one sample of the keypoint keymap cost to read, by egoloader and by
+zarr-python?
 
-_QUESTION = """What does one sample of the keypoint keymap cost to read, with and without a plan?
-
-- *egoloader* plans one read per array from all windows on it. On the way it checks that the chunks
-  are stored, counts, and adds episode, time and fps to the sample; the others do none of that.
+- *egoloader* plans one read per array from all windows on it, and fetches the chunks itself. On the
+  way it counts, and adds episode, time and fps to the sample; the others do none of that.
 - *one read per key* is zarr-python on held arrays, reading what egoloader's planner groups.
 - *one read per entry* is the same, reading every keymap entry on its own.
 - *plain union span* is the same, reading each array once, from the first row to the last that any
   entry needs.
 
-All of them, egoloader too, read through zarr-python, and deliver the same tensors and bytes. Counts
-are of one sample in the middle of the episode, once handles are open; times are over random frames,
-the same ones for all."""
+All deliver the same tensors and bytes. Counts are of one sample in the middle of the episode, once
+handles are open; times are of a sample at a random frame, the same frames for all. In its turn, a
+contender makes several samples, one after the other; *one a turn* is the other way, where each
+sample finds the processor's caches full of what the contender before it left there. egoloader's
+writer does not compress numbers in rows as small as here; *zstd* has them as zarr-python writes
+them by default."""
 _CACHE = "page cache warm, no decoded chunk kept"
 _LIBRARIES = ("zarr", "numcodecs", "numpy", "simplejpeg", "torch")
-_OURS = "egoloader"
+_OURS, _PER_KEY, _PER_ENTRY = "egoloader", "one read per key", "one read per entry"
 _THEIRS: dict[str, Planner] = {
-    "one read per key": per_key,
-    "one read per entry": per_entry,
+    _PER_KEY: per_key,
+    _PER_ENTRY: per_entry,
     "plain union span": union_span,
 }
+#: Whether samples hold JPEGs as bytes or as pixels; where they are bytes there are targets.
+_FORMS = {"numbers and JPEG bytes": "jpeg", "decoded sample": "uint8"}
+_ENCODED = "numbers and JPEG bytes"
+_ONE_A_TURN = "one a turn"
+_TARGETS = {_PER_ENTRY: 40.0, _PER_KEY: 20.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +72,10 @@ class Settings:
     """What is measured.
 
     Attributes:
-        total_frames: lengths of the episodes; image history is measured on the longest.
-        gaps_s: gaps of the image history in seconds.
-        rounds: samples timed per case.
+        total_frames: lengths of the episodes.
+        gaps_s: gaps of the image history in seconds, measured on the second length, or the only.
+        rounds: timed per case.
+        in_a_row: samples that a contender makes in its turn.
         size: (height, width) of the pictures in pixels.
         jpeg_bytes: smallest and largest mean size of a JPEG that is accepted, in bytes.
         horizon: steps of the action chunks.
@@ -73,9 +83,10 @@ class Settings:
         seed: of the episodes and of the frames asked for.
     """
 
-    total_frames: tuple[int, ...] = (300, 3000)
+    total_frames: tuple[int, ...] = (300, 3000, 12000)
     gaps_s: tuple[float, ...] = (0.1, 0.5, 2.0)
-    rounds: int = 100
+    rounds: int = 25
+    in_a_row: int = 10
     size: tuple[int, int] = (360, 640)
     jpeg_bytes: tuple[int, int] = (90_000, 110_000)
     horizon: int = 30
@@ -83,7 +94,7 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.total_frames or min(self.total_frames) < 1 or self.rounds < 1:
+        if not self.total_frames or min(*self.total_frames, self.rounds, self.in_a_row) < 1:
             raise ValueError(f"lengths and rounds are whole numbers of at least 1, got {self}")
 
 
@@ -94,6 +105,7 @@ class Case:
     name: str
     path: Path
     keymap: KeyMap
+    has_targets: bool
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +113,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--total-frames", type=int, nargs="+", metavar="T", help="lengths of the episodes"
     )
-    parser.add_argument("--rounds", type=int, metavar="N", help="samples timed per case")
+    parser.add_argument("--rounds", type=int, metavar="N", help="rounds timed per case")
 
 
 def run(options: argparse.Namespace) -> Result:
@@ -124,33 +136,24 @@ def measure_reads(settings: Settings) -> Result:
     machine = describe_machine(_LIBRARIES)
     jpegs = make_jpegs(settings.size, settings.jpeg_bytes, settings.seed)
     counts: list[CountRow] = []
-    times: list[TimeRow] = []
+    figures: list[FigureRow] = []
+    targets: list[Target] = []
     with tempfile.TemporaryDirectory() as folder:
         for case in _cases(settings, Path(folder), jpegs):
             counts += _count(case)
-            times += _time(case, "encoded", settings)
-            times += _time(case, "decoded", settings)
+            for form in _FORMS:
+                timings = _time(case, form, settings, settings.in_a_row)
+                figures += time_rows(f"{case.name}, {form}", _CACHE, timings)
+                if case.has_targets and form == _ENCODED:
+                    targets += _targets(f"{case.name}, {form}", timings)
+                    timings = _time(case, form, settings, 1)
+                    figures += time_rows(f"{case.name}, {form}, {_ONE_A_TURN}", _CACHE, timings)
+                    targets += _targets(f"{case.name}, {form}, {_ONE_A_TURN}", timings)
     chosen = dataclasses.asdict(settings)
     chosen["mean_jpeg_bytes"] = round(sum(map(len, jpegs)) / len(jpegs))
-    return Result("reads", _QUESTION, machine, chosen, tuple(counts), tuple(times))
-
-
-def difference(keys: tuple[str, ...], reference: Sample, sample: Sample) -> str | None:
-    """Return what differs between two samples in the entries `keys`; None where nothing does."""
-    for key in keys:
-        if key not in sample:
-            return f"no {key!r}"
-        wanted, got = reference[key], sample[key]
-        if type(wanted) is not type(got):
-            return f"{key!r} is a {type(got).__name__}, not a {type(wanted).__name__}"
-        if not isinstance(wanted, torch.Tensor):
-            if wanted != got:
-                return f"{key!r} holds other bytes"
-        elif wanted.shape != got.shape or wanted.dtype != got.dtype:
-            return f"{key!r} is {got.dtype} {tuple(got.shape)}"
-        elif not torch.equal(wanted, got):
-            return f"{key!r} holds other numbers"
-    return None
+    return Result(
+        "reads", _QUESTION, machine, chosen, tuple(targets), tuple(counts), tuple(figures)
+    )
 
 
 def _cases(settings: Settings, folder: Path, jpegs: list[bytes]) -> Iterator[Case]:
@@ -161,20 +164,23 @@ def _cases(settings: Settings, folder: Path, jpegs: list[bytes]) -> Iterator[Cas
         proprio_history=settings.proprio_history,
     )
     paths = {
-        total: write_recording(folder / f"{total}.zarr", total, jpegs, settings.seed)
+        total: write_recording(folder / f"{total}.zarr", total, jpegs, settings.seed).path
         for total in sorted(settings.total_frames)
     }
     for total, path in paths.items():
-        yield Case(f"T = {total:,}", path, keymap())
-    longest = max(paths)
+        yield Case(f"T = {total:,}", path, keymap(), True)
+    total = list(paths)[:2][-1]
+    zstd = folder / "zstd.zarr"
+    rewrite_numbers(paths[total], zstd, ZstdCodec())
+    yield Case(f"T = {total:,}, zstd", zstd, keymap(), False)
     for gap in settings.gaps_s:
-        name = f"T = {longest:,}, image history {gap} s"
-        yield Case(name, paths[longest], keymap(image_history_gap_s=gap))
+        name = f"T = {total:,}, image history {gap} s"
+        yield Case(name, paths[total], keymap(image_history_gap_s=gap), False)
 
 
 def _count(case: Case) -> list[CountRow]:
     """Count one sample of every contender, where requests, chunks and rows pass."""
-    dataset = ZarrDataset(case.path, case.keymap, image_dtype="jpeg")
+    dataset = ZarrDataset(case.path, case.keymap, image_dtype="jpeg", cache_bytes=0)
     frame = len(dataset) // 2
     rows = [_count_calls(case.name, _OURS, dataset.episode.counts, lambda: dataset[frame])]
     for name, planner in _THEIRS.items():
@@ -216,27 +222,34 @@ def _count_calls(
 
 
 def _fetch(reader: ReferenceReader, episode: ZarrEpisode, key: str, plan: Any) -> Any:
-    return reader.read(key, episode.layout(key), plan)
+    rows = reader.read(key, episode.layout(key), plan)
+    return rows if isinstance(rows, np.ndarray) else np.array(rows, dtype=object)
 
 
-def _time(case: Case, form: str, settings: Settings) -> list[TimeRow]:
-    """Time one case; `form` says whether samples hold JPEGs as bytes or as pixels."""
-    dataset = ZarrDataset(
-        case.path, case.keymap, image_dtype="uint8" if form == "decoded" else "jpeg"
-    )
-    finish = decode if form == "decoded" else bytes
-    contenders = [Contender(_OURS, dataset.__getitem__)]
+def _time(case: Case, form: str, settings: Settings, samples_a_turn: int) -> Timings:
+    """Time one case in one form."""
+    dataset = ZarrDataset(case.path, case.keymap, image_dtype=_FORMS[form], cache_bytes=0)
+    finish = bytes if form == _ENCODED else decode
+    contenders = [Contender(_OURS, in_a_row(dataset.__getitem__))]
     for name, planner in _THEIRS.items():
         fetch = HeldArrays(case.path).fetch
         samples = ZarrSamples(dataset.episode, case.keymap, planner, fetch, finish)
-        contenders.append(Contender(name, samples.sample))
+        contenders.append(Contender(name, in_a_row(samples.sample)))
     rng = np.random.default_rng(settings.seed)
     total = len(dataset)
+    # As many samples, whatever the turns.
+    rounds = max(1, settings.rounds * settings.in_a_row // samples_a_turn)
     timings = measure(
         contenders,
-        rng.integers(total, size=settings.rounds).tolist(),
-        functools.partial(difference, tuple(case.keymap)),
-        rehearsal=[0, total // 2, total - 1],
+        rng.integers(total, size=(rounds, samples_a_turn)).tolist(),
+        agreement(functools.partial(difference_in_a_row, tuple(case.keymap))),
+        rehearsal=[[0, total // 2, total - 1]],
     )
-    what = "decoded sample" if form == "decoded" else "numbers and JPEG bytes"
-    return time_rows(f"{case.name}, {what}", _CACHE, timings)
+    return timings.shared_by(samples_a_turn)
+
+
+def _targets(case: str, timings: Timings) -> list[Target]:
+    return [
+        Target(f"{case}: {name} ÷ egoloader", timings.ratio(name), "at least", bound)
+        for name, bound in _TARGETS.items()
+    ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +13,19 @@ import numpy.typing as npt
 
 from egoloader import EpisodeWriter, ZarrEpisode
 
-__all__ = ["CAMERA", "JpegSizeError", "make_jpegs", "write_recording"]
+__all__ = [
+    "ARRAYS",
+    "CAMERA",
+    "JpegSizeError",
+    "Recording",
+    "make_jpegs",
+    "write_folder",
+    "write_recording",
+]
 
 CAMERA = "images.front_1"
-_ARRAYS = {
+#: Numeric arrays of a recording, and the numbers in a row of each.
+ARRAYS = {
     "left.obs_keypoints": 63,
     "right.obs_keypoints": 63,
     "left.obs_wrist_pose": 7,
@@ -77,22 +88,74 @@ def make_jpegs(size: tuple[int, int], mean_bytes: tuple[int, int], seed: int) ->
     return jpegs
 
 
-def write_recording(path: Path, total_frames: int, jpegs: list[bytes], seed: int) -> Path:
-    """Write an episode of a person with a head camera at 30 Hz, and return its path.
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """An episode on disk, and the pictures that it shows.
+
+    Attributes:
+        path: the episode's folder.
+        total_frames: its frames.
+        jpegs: per camera, JPEGs that it shows one after the other, over and over.
+    """
+
+    path: Path
+    total_frames: int
+    jpegs: Mapping[str, Sequence[bytes]]
+
+    def jpeg(self, camera: str, frame: int) -> bytes:
+        """Return the JPEG that a camera shows at a frame."""
+        return self.jpegs[camera][frame % len(self.jpegs[camera])]
+
+
+def write_recording(
+    path: Path,
+    total_frames: int,
+    jpegs: Sequence[bytes],
+    seed: int,
+    cameras: Sequence[str] = (CAMERA,),
+) -> Recording:
+    """Write an episode of a person with cameras at 30 Hz.
 
     Numbers are random walks: they compress as little as recorded ones, and no two rows are alike.
-    Frame t shows JPEG `t % len(jpegs)`.
+    The first camera shows JPEG `t % len(jpegs)` at frame t; each further one begins elsewhere.
     """
     rng = np.random.default_rng(seed)
-    steps = {k: rng.normal(0, 0.01, size=(total_frames, n)) for k, n in _ARRAYS.items()}
+    steps = {k: rng.normal(0, 0.01, size=(total_frames, n)) for k, n in ARRAYS.items()}
+    begins = {camera: place * len(jpegs) // len(cameras) for place, camera in enumerate(cameras)}
+    shown = {camera: [*jpegs[at:], *jpegs[:at]] for camera, at in begins.items()}
+    recording = Recording(path, total_frames, shown)
     EpisodeWriter.write(
         path,
         numeric={key: np.cumsum(walk, axis=0).astype(np.float32) for key, walk in steps.items()},
-        images={CAMERA: [jpegs[t % len(jpegs)] for t in range(total_frames)]},
+        images={
+            camera: [recording.jpeg(camera, t) for t in range(total_frames)] for camera in cameras
+        },
         fps=30,
         embodiment="human",
     )
-    return path
+    os.sync()  # so that the disk is not busy with it while something is timed
+    return recording
+
+
+def write_folder(
+    folder: Path,
+    episodes: int,
+    total_frames: int,
+    jpegs: Sequence[bytes],
+    seed: int,
+    cameras: Sequence[str] = (CAMERA,),
+) -> dict[str, Recording]:
+    """Write episodes of one length into a folder; return them by name."""
+    names = [f"episode_{number:03d}.zarr" for number in range(episodes)]
+    recordings: dict[str, Recording] = {}
+    for number, name in enumerate(names):
+        at = number % len(jpegs)  # so that a frame shows another picture in the next episode
+        # Objects of its own: as far apart in memory as a reader of files has them.
+        shown = [bytes(bytearray(jpeg)) for jpeg in (*jpegs[at:], *jpegs[:at])]
+        recordings[name] = write_recording(
+            folder / name, total_frames, shown, seed + number, cameras
+        )
+    return recordings
 
 
 def _draw_picture(size: tuple[int, int], rng: np.random.Generator) -> npt.NDArray[np.uint8]:

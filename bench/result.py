@@ -7,11 +7,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bench.pairing import Spread, Timings
 
-__all__ = ["CountRow", "Result", "TimeRow", "load", "save", "time_rows"]
+__all__ = ["CountRow", "FigureRow", "Result", "Target", "load", "save", "time_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +32,50 @@ class CountRow:
 
 
 @dataclass(frozen=True, slots=True)
-class TimeRow:
-    """Times of one contender.
+class FigureRow:
+    """What was measured of one contender.
 
     Attributes:
         case: what was asked for.
         cache: state of the caches.
         contender: who answered.
         n: rounds.
-        ms: ms a round.
-        ratio: the contender's time over that of the case's first contender, round by round.
+        unit: of the value.
+        value: what a round took.
+        ratio: the contender's value over that of the case's first contender, round by round.
     """
 
     case: str
     cache: str
     contender: str
     n: int
-    ms: Spread
+    unit: str
+    value: Spread
     ratio: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A figure that is to be reached, and whether it was.
+
+    Attributes:
+        what: the figure, in words.
+        figure: as measured; its median decides.
+        sense: on which side of the bound it is to be.
+        bound: the figure wanted.
+        is_met: whether the median is there.
+    """
+
+    what: str
+    figure: Spread
+    sense: Literal["at least", "at most"]
+    bound: float
+    is_met: bool = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        above = self.figure.median - self.bound
+        is_met = self.figure.median == self.bound or (above > 0) == (self.sense == "at least")
+        object.__setattr__(self, "is_met", is_met)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +87,33 @@ class Result:
         question: in words, with what a reader needs to know about the contenders.
         machine: what it was measured on; see `bench.machine`.
         settings: what it was measured with.
+        targets: what is to be reached, and whether it was; may be empty.
         counts: exact counts; may be empty.
-        times: times; of each case, the contender that ratios are against comes first.
+        figures: times and the like; of each case, the contender that ratios are against comes
+            first.
     """
 
     name: str
     question: str
     machine: Mapping[str, Any]
     settings: Mapping[str, Any]
+    targets: tuple[Target, ...]
     counts: tuple[CountRow, ...]
-    times: tuple[TimeRow, ...]
+    figures: tuple[FigureRow, ...]
 
 
-def time_rows(case: str, cache: str, timings: Timings) -> list[TimeRow]:
-    """Summarise one case's timings, a row per contender."""
+def time_rows(case: str, cache: str, timings: Timings) -> list[FigureRow]:
+    """Summarise one case's timings in ms, a row per contender."""
     return [
-        TimeRow(case, cache, name, timings.rounds, timings.milliseconds(name), timings.ratio(name))
+        FigureRow(
+            case,
+            cache,
+            name,
+            timings.rounds,
+            "ms",
+            timings.milliseconds(name),
+            timings.ratio(name),
+        )
         for name in timings.names
     ]
 

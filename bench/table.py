@@ -18,9 +18,10 @@ _HEAD = """# Results
 Made by `scripts/bench` from the JSON files beside this page; not edited by hand.
 
 How it counts: contenders keep their handles open and take turns, in an order that rotates from
-round to round. They must give the same answers: one that differs is refused. The first contender's
-time is in ms; the others' times are ratios to it, taken round by round, so that above 1 is slower
-than the first. Each is the median of n rounds, then the 10th to 90th percentile. Counts are exact.
+round to round. Answers are checked: one that is wrong is refused. The first contender's value has
+a unit; the others' are ratios to it, taken round by round, so that above 1 is slower (or more) than
+the first. Each is the median of n rounds, then the 10th to 90th percentile. Counts are exact. A
+target is met where the median is.
 """
 
 
@@ -41,9 +42,11 @@ def write_tables(folder: Path) -> Path:
 
 def _section(result: Mapping[str, Any]) -> str:
     parts = [f"## {result['name']}", result["question"]]
+    if result["targets"]:
+        parts.append(_target_table(result["targets"]))
     if result["counts"]:
         parts.append(_count_table(result["counts"]))
-    parts += _time_tables(result["times"])
+    parts += _figure_tables(result["figures"])
     parts.append(f"Settings: {_inline(result['settings'])}.")
     parts.append(f"Machine: {_inline(result['machine'])}.")
     return "\n\n".join(parts) + "\n"
@@ -58,24 +61,41 @@ def _count_table(rows: Sequence[Row]) -> str:
     return _table(["case", "contender", *columns], body, texts=2)
 
 
-def _time_tables(rows: Iterable[Row]) -> list[str]:
+def _target_table(rows: Sequence[Row]) -> str:
+    body = [
+        [
+            row["what"],
+            _spread(row["figure"], decimals=3),
+            f"{row['sense']} {row['bound']:g}",
+            "met" if row["is_met"] else "**not met**",
+        ]
+        for row in rows
+    ]
+    return _table(["target", "measured", "wanted", ""], body, texts=1)
+
+
+def _figure_tables(rows: Iterable[Row]) -> list[str]:
     """Return one table for each run of cases that have the same contenders, a line per case."""
-    cases = [list(group) for _, group in itertools.groupby(rows, key=lambda row: row["case"])]
+    cases = [list(group) for _, group in itertools.groupby(rows, key=_case)]
     tables = []
-    for contenders, group in itertools.groupby(cases, key=_contenders):
-        head = ["case", "n", f"{contenders[0]}, ms", *contenders[1:], "cache"]
-        tables.append(_table(head, [_time_line(case) for case in group], texts=1))
+    for (unit, *contenders), group in itertools.groupby(cases, key=_columns):
+        head = ["case", "n", f"{contenders[0]}, {unit}", *contenders[1:], "cache"]
+        tables.append(_table(head, [_figure_line(case) for case in group], texts=1))
     return tables
 
 
-def _contenders(case: Sequence[Row]) -> list[str]:
-    return [row["contender"] for row in case]
+def _case(row: Row) -> tuple[str, str]:
+    return row["case"], row["cache"]
 
 
-def _time_line(case: Sequence[Row]) -> list[str]:
+def _columns(case: Sequence[Row]) -> list[str]:
+    return [case[0]["unit"], *(row["contender"] for row in case)]
+
+
+def _figure_line(case: Sequence[Row]) -> list[str]:
     first, *others = case
     ratios = [f"{_spread(row['ratio'])}" for row in others]
-    return [first["case"], str(first["n"]), _spread(first["ms"]), *ratios, first["cache"]]
+    return [first["case"], str(first["n"]), _spread(first["value"]), *ratios, first["cache"]]
 
 
 def _table(head: Sequence[str], body: Iterable[Sequence[str]], *, texts: int) -> str:
@@ -84,16 +104,16 @@ def _table(head: Sequence[str], body: Iterable[Sequence[str]], *, texts: int) ->
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *body])
 
 
-def _spread(spread: Mapping[str, float]) -> str:
-    median, p10, p90 = (_digits(spread[name]) for name in ("median", "p10", "p90"))
+def _spread(spread: Mapping[str, float], *, decimals: int = 2) -> str:
+    median, p10, p90 = (_digits(spread[name], decimals) for name in ("median", "p10", "p90"))
     return f"**{median}** ({p10} to {p90})"
 
 
-def _digits(value: float) -> str:
-    """Write about three significant digits, without an exponent."""
+def _digits(value: float, decimals: int) -> str:
+    """Write about three significant digits, without an exponent; at most `decimals` decimals."""
     if value >= 100:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.{decimals}f}"
 
 
 def _inline(mapping: Mapping[str, Any]) -> str:

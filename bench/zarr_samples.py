@@ -6,6 +6,8 @@ mean something. Nothing is counted or verified on the way.
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,16 @@ from egoloader import KeyMap, ZarrEpisode
 from egoloader.plan import ReadPlan, plan_rows
 from egoloader.windows import entry_steps
 
-__all__ = ["HeldArrays", "Planner", "ZarrSamples", "decode", "per_entry", "per_key", "union_span"]
+__all__ = [
+    "HeldArrays",
+    "Planner",
+    "ZarrSamples",
+    "decode",
+    "per_entry",
+    "per_key",
+    "rewrite_numbers",
+    "union_span",
+]
 
 Array = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
@@ -138,7 +149,9 @@ class ZarrSamples:
     def _present(self, entry: Entry, cut: Array) -> Any:
         if entry.is_camera:
             images = [self._finish(row) for row in cut]
-            return images if entry.has_time_axis else images[0]
+            if not entry.has_time_axis:
+                return images[0]
+            return torch.stack(images) if isinstance(images[0], torch.Tensor) else images
         numbers = torch.from_numpy(cut.astype(np.float32, copy=False))
         return numbers if entry.has_time_axis else numbers[0]
 
@@ -146,6 +159,26 @@ class ZarrSamples:
 def decode(jpeg: bytes) -> torch.Tensor:
     """Decode a JPEG to (3, H, W) uint8, a view of channels-last memory."""
     return torch.from_numpy(simplejpeg.decode_jpeg(jpeg)).permute(2, 0, 1)
+
+
+def rewrite_numbers(source: Path, target: Path, compressor: Any) -> None:
+    """Copy an episode, its numbers compressed anew, in chunks and shards as they are."""
+    shutil.copytree(source, target, copy_function=os.link)
+    for path in source.glob("*/zarr.json"):
+        key = path.parent.name
+        stored: Any = zarr.open_array(source / key, mode="r")
+        if not np.issubdtype(stored.dtype, np.number):
+            continue
+        shutil.rmtree(target / key)
+        copied = zarr.create_array(
+            target / key,
+            shape=stored.shape,
+            chunks=stored.chunks,
+            shards=stored.shards,
+            dtype=stored.dtype,
+            compressors=compressor,
+        )
+        copied[:] = stored[:]
 
 
 def _by_array(entries: Mapping[str, Entry]) -> dict[str, tuple[str, ...]]:

@@ -1,7 +1,8 @@
 """The files of one array: chunks appended to a shard file, its index last, its metadata.
 
 Layouts are those of the Zarr v3 core specification with the `sharding_indexed` codec; chunks are
-`bytes` + `zstd` + `crc32c` for numbers, `vlen-bytes` + `crc32c` for JPEGs and annotations.
+`bytes` + `crc32c` for numbers, with `zstd` between where rows are large, and `vlen-bytes` +
+`crc32c` for JPEGs and annotations.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from egoloader.shards import crc32c, encode_index
 
 __all__ = [
     "BYTES_CODECS",
-    "NUMERIC_CODECS",
+    "LARGE_ROW",
     "ZSTD_LEVEL",
     "AnnotationSpan",
     "Codec",
@@ -31,6 +32,7 @@ __all__ = [
     "ShardFile",
     "as_array",
     "encode_vlen_bytes",
+    "numeric_codecs",
     "sharding",
     "write_annotations",
     "write_metadata",
@@ -39,13 +41,16 @@ __all__ = [
 AnnotationSpan = tuple[str, int, int]
 Codec = Mapping[str, Any]
 
+#: Bytes of a row of numbers from which on chunks are compressed. Poses and joints are some hundred:
+#: next to a camera's frame that is nothing to save, and unpacking them costs more than reading.
+LARGE_ROW = 1024
+#: Fast levels leave what won't compress as it is, so that it decodes at the speed of memory.
 ZSTD_LEVEL = -1
 _LITTLE: Codec = {"name": "bytes", "configuration": {"endian": "little"}}
 _ZSTD: Codec = {"name": "zstd", "configuration": {"level": ZSTD_LEVEL, "checksum": False}}
 _CRC32C: Codec = {"name": "crc32c"}
 _VLEN_BYTES: Codec = {"name": "vlen-bytes", "configuration": {}}
-#: What a chunk of numbers, and one of variable-length bytes, goes through.
-NUMERIC_CODECS = (_LITTLE, _ZSTD, _CRC32C)
+#: What a chunk of variable-length bytes goes through.
 BYTES_CODECS = (_VLEN_BYTES, _CRC32C)
 
 
@@ -135,6 +140,13 @@ def as_array(value: npt.ArrayLike, where: Place | str) -> npt.NDArray[Any]:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors elsewhere
         raise WriterError(f"{where}: it can't become an array: {error}") from error
+
+
+def numeric_codecs(row_bytes: int) -> tuple[Codec, ...]:
+    """Return what a chunk of numbers goes through, by the bytes of one row."""
+    if row_bytes < LARGE_ROW:
+        return (_LITTLE, _CRC32C)
+    return (_LITTLE, _ZSTD, _CRC32C)
 
 
 def encode_vlen_bytes(rows: Sequence[bytes]) -> bytes:

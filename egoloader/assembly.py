@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from egoloader.arena import thread_arena
 from egoloader.batch import Allocate, Batch, Column, Field, Sample, allocate_column
 from egoloader.sample import Fetched, SampleMaker
 
@@ -22,12 +23,12 @@ class Part(NamedTuple):
     Attributes:
         maker: of the episode's samples.
         frames: (b,) int64 frame indices; repeats are allowed.
-        places: (b,) int64, where their samples stand in the batch.
+        places: (b,), where their samples stand in the batch.
     """
 
     maker: SampleMaker
     frames: IntArray
-    places: IntArray
+    places: Sequence[int]
 
 
 def fresh_memory(_key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -50,27 +51,36 @@ def make_batch(parts: Sequence[Part], size: int, allocate: Allocate = fresh_memo
     Raises:
         EpisodeError: a sample can't be made; names episode, key and frame.
     """
-    fetched = [part.maker.fetch(part.frames) for part in parts]
-    are_alike = all(one.fields is fetched[0].fields for one in fetched)
-    if are_alike and not parts[0].maker.settings.transforms:
-        return _fill(parts, fetched, size, allocate)
+    with thread_arena() as arena:
+        fetched = [part.maker.fetch(part.frames, arena) for part in parts]
+        are_alike = all(one.fields is fetched[0].fields for one in fetched)
+        if are_alike and not parts[0].maker.settings.transforms:
+            return _fill(parts, fetched, size, allocate)
+        samples = _fill_kinds(parts, fetched, size, allocate)
+    for part in parts:
+        for place in part.places:
+            samples[place] = part.maker.transform(samples[place])
+    return Batch.of_samples(samples, [field for one in fetched for field in one.fields])
+
+
+def _fill_kinds(
+    parts: Sequence[Part], fetched: Sequence[Fetched], size: int, allocate: Allocate
+) -> list[Sample]:
+    """Return the samples of a batch, with memory for each kind of them."""
     samples: list[Sample] = [{} for _ in range(size)]
     for kind in {one.fields for one in fetched}:
         members = [place for place, one in enumerate(fetched) if one.fields == kind]
-        places = np.concatenate([parts[place].places for place in members])
+        places = np.array([n for place in members for n in parts[place].places])
         alike = [_renumbered(parts[place], places) for place in members]
         batch = _fill(alike, [fetched[place] for place in members], len(places), allocate)
         for place, sample in zip(places.tolist(), batch, strict=True):
             samples[place] = sample
-    for part in parts:
-        for place in part.places.tolist():
-            samples[place] = part.maker.transform(samples[place])
-    return Batch.of_samples(samples)
+    return samples
 
 
 def make_sample(maker: SampleMaker, frame: int) -> Sample:
     """Make the sample of one frame, in [0, total_frames); a batch of one."""
-    part = Part(maker, np.array([frame], dtype=np.int64), np.zeros(1, dtype=np.int64))
+    part = Part(maker, np.array([frame], dtype=np.int64), range(1))
     return make_batch([part], 1)[0]
 
 
@@ -78,7 +88,7 @@ def _renumbered(part: Part, places: IntArray) -> Part:
     """Return a part whose places are those within `places`."""
     order = np.argsort(places)
     found = order[np.searchsorted(places, part.places, sorter=order)]
-    return Part(part.maker, part.frames, found)
+    return Part(part.maker, part.frames, found.tolist())
 
 
 def _fill(
@@ -87,14 +97,14 @@ def _fill(
     """Fill the memory of a batch whose samples are all of one kind."""
     fields: Sequence[Field] = fetched[0].fields
     images = {
-        field.key: allocate_column(field, size, allocate) for field in fields if field.is_image
+        field.key: allocate_column(field, size, allocate) for field in fields if field.has_pixels
     }
     cuts = [part.maker.cut(one) for part, one in zip(parts, fetched, strict=True)]
     # One part is the whole batch, in order.
     columns = cuts[0] if len(parts) == 1 else _scatter(fields, parts, cuts, size, allocate)
     for part, one in zip(parts, fetched, strict=True):
         if images:
-            part.maker.decode(one, images, part.places.tolist())
+            part.maker.decode(one, images, part.places)
     return Batch(fields, {**columns, **images}, size)
 
 
@@ -107,15 +117,16 @@ def _scatter(
 ) -> dict[str, Column]:
     """Put what was cut for each part where its samples stand in the batch."""
     columns: dict[str, Column] = {}
+    indices = [np.array(part.places) for part in parts]
     for field in fields:
-        if field.is_image:
+        if field.has_pixels:
             continue
         column = columns[field.key] = allocate_column(field, size, allocate)
-        for part, cut in zip(parts, cuts, strict=True):
+        for part, index, cut in zip(parts, indices, cuts, strict=True):
             values = cut[field.key]
             if isinstance(column, np.ndarray):
-                column[part.places] = values
+                column[index] = values
                 continue
-            for place, value in zip(part.places.tolist(), values, strict=True):
+            for place, value in zip(part.places, values, strict=True):
                 column[place] = value
     return columns

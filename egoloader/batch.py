@@ -27,13 +27,19 @@ class Field:
         key: the sample's key.
         shape: of one sample's value, an image's as (…, H, W, 3); None for Python objects.
         dtype: None for Python objects.
-        is_image: whether it is handed out as (…, 3, H, W).
+        is_image: whether it is handed out as (…, 3, H, W); without a shape, images of any size
+            that a batch lists.
     """
 
     key: str
     shape: tuple[int, ...] | None = None
     dtype: np.dtype[Any] | None = None
     is_image: bool = False
+
+    @property
+    def has_pixels(self) -> bool:
+        """Whether frames are decoded into the batch's own memory."""
+        return self.is_image and self.shape is not None
 
 
 def allocate_column(field: Field, batch_size: int, allocate: Allocate) -> Column:
@@ -61,11 +67,18 @@ class Batch(Sequence[Sample]):
         self._samples: list[Sample | None] = [None] * size
 
     @classmethod
-    def of_samples(cls, samples: Sequence[Sample]) -> Batch:
-        """Return a batch of samples that have no memory in common."""
-        batch = cls((), {}, 0)
+    def of_samples(cls, samples: Sequence[Sample], fields: Sequence[Field] = ()) -> Batch:
+        """Return a batch of samples that have no memory in common, made of such fields."""
+        batch = cls(fields, {}, 0)
         batch._samples, batch._has_columns = list(samples), False
         return batch
+
+    @property
+    def listed_keys(self) -> frozenset[str]:
+        """The keys whose values stay a list of B, whatever their shapes: images of mixed sizes."""
+        return frozenset(
+            field.key for field in self._fields if field.is_image and not field.has_pixels
+        )
 
     @property
     def tensors(self) -> dict[str, torch.Tensor | list[Any]] | None:
@@ -76,7 +89,16 @@ class Batch(Sequence[Sample]):
         """
         if not self._has_columns or any(sample is not None for sample in self._samples):
             return None
-        return {field.key: _hand_out(field, self._columns[field.key]) for field in self._fields}
+        return {
+            field.key: values if isinstance(values, list) else _tensor(field, values)
+            for field, values in ((field, self._columns[field.key]) for field in self._fields)
+        }
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the batch's memory; Python objects and loose samples are not counted."""
+        columns = self._columns.values()
+        return sum(column.nbytes for column in columns if isinstance(column, np.ndarray))
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -98,17 +120,15 @@ class Batch(Sequence[Sample]):
     def _sample(self, index: int) -> Sample:
         sample: Sample = {}
         for field in self._fields:
-            column = self._columns[field.key]
-            if isinstance(column, list):
-                sample[field.key] = column[index]
+            values = self._columns[field.key]
+            if field.dtype is None:
+                sample[field.key] = values[index]
             else:
-                sample[field.key] = _hand_out(field, column[index, ...])
+                sample[field.key] = _tensor(field, values[index, ...])  # type: ignore[call-overload]
         return sample
 
 
-def _hand_out(field: Field, values: Column) -> torch.Tensor | list[Any]:
-    """Return values as they are handed out: a tensor on the same memory, or the list."""
-    if isinstance(values, list):
-        return values
+def _tensor(field: Field, values: npt.NDArray[Any]) -> torch.Tensor:
+    """Return values as they are handed out: a tensor on the same memory."""
     tensor = torch.from_numpy(values)
     return tensor.movedim(-1, -3) if field.is_image else tensor

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from egoloader.errors import SettingsError
 
-__all__ = ["CACHE_BYTES", "INDEX_BYTES", "ByteCache", "ReadCache"]
+__all__ = ["CACHE_BYTES", "ENTRY_BYTES", "ByteCache"]
 
-#: Default budget of a dataset's decoded chunks in each process.
+#: Default budget of what a dataset keeps in each process.
 CACHE_BYTES = 256 * 2**20
-#: Budget of a dataset's shard indexes in each process: 16 bytes a chunk.
-INDEX_BYTES = 64 * 2**20
+#: What an entry takes besides an array's numbers: its key, its place, Python's heads of all.
+ENTRY_BYTES = 512
 
 
 class _State:
@@ -40,7 +40,7 @@ class ByteCache:
         SettingsError: the budget is no whole number from 0 on.
     """
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int = CACHE_BYTES) -> None:
         if type(budget) is not int or budget < 0:
             raise SettingsError(f"a cache's bytes are a whole number from 0 on, got {budget!r}")
         self.budget = budget
@@ -59,21 +59,30 @@ class ByteCache:
 
     def get(self, key: Hashable) -> Any:
         """Return the value of a key; None where there is none."""
+        return self.get_all([key])[0]
+
+    def get_all(self, keys: Sequence[Hashable]) -> list[Any]:
+        """Return the values of keys; None for each that there is none of."""
         state = self._here()
+        values: list[Any] = []
         with state.lock:
-            found = state.values.get(key)
-            if found is None:
-                return None
-            state.values.move_to_end(key)
-            return found[0]
+            for key in keys:
+                found = state.values.get(key)
+                if found is None:
+                    values.append(None)
+                else:
+                    state.values.move_to_end(key)
+                    values.append(found[0])
+        return values
 
     def put(self, key: Hashable, value: Any, num_bytes: int) -> None:
         """Keep a value that takes `num_bytes`, unless it is larger than the whole budget."""
-        if num_bytes > self.budget:
-            return
         state = self._here()
         with state.lock:
             replaced = state.values.pop(key, None)
+            if num_bytes > self.budget or self.budget == 0:
+                state.num_bytes -= replaced[1] if replaced else 0
+                return
             state.values[key] = (value, num_bytes)
             state.num_bytes += num_bytes - (replaced[1] if replaced else 0)
             while state.num_bytes > self.budget:
@@ -86,23 +95,3 @@ class ByteCache:
             # In a forked child the lock may be held by a thread that the child does not have.
             state = self._state = _State()
         return state
-
-
-class ReadCache:
-    """What the episodes of one dataset keep of what they read.
-
-    Args:
-        cache_bytes: budget of decoded chunks of numbers.
-
-    Attributes:
-        chunks: decoded chunks of numbers.
-        indexes: shard indexes.
-    """
-
-    def __init__(self, cache_bytes: int = CACHE_BYTES) -> None:
-        self.chunks, self.indexes = ByteCache(cache_bytes), ByteCache(INDEX_BYTES)
-
-    @property
-    def cache_bytes(self) -> int:
-        """Budget of decoded chunks of numbers."""
-        return self.chunks.budget

@@ -7,17 +7,15 @@ it takes long: zstd and blosc let it go.
 
 from __future__ import annotations
 
-import gzip
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
-from numcodecs import blosc, zstd
 
+from egoloader.decompression import DECOMPRESSORS, Decompress, Stored
 from egoloader.layout import ArrayLayout, Codec
 
 __all__ = ["ChunkCodec", "ChunkRows", "unread_reason"]
@@ -25,9 +23,10 @@ __all__ = ["ChunkCodec", "ChunkRows", "unread_reason"]
 #: Rows of numbers, (rows, D…), or the bytes of each row.
 ChunkRows = npt.NDArray[Any] | Sequence[bytes | memoryview]
 
-#: Bytes that hold a chunk on its way through the codecs.
-Stored = bytes | memoryview
-_CRC_SIZE, _CRC_RESIDUE = 4, 0x48674BC7
+#: Largest chunk of variable-length bytes, unpacked; one of numbers has the size of its shape.
+MAX_BYTES_CHUNK = 2**30
+#: What packing may add to a chunk, beyond an eighth of it: heads, checksums.
+_OVERHEAD = 2**16
 _FLOAT_NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _ENDS = {"little": "<", "big": ">"}
 
@@ -45,7 +44,7 @@ def unread_reason(layout: ArrayLayout) -> str:
     if serializer not in names:
         return f"no codec {serializer}"
     place = names.index(serializer)
-    known = set(_DECOMPRESSORS) if layout.zarr_format == 3 else set(_DECOMPRESSORS) - {"crc32c"}
+    known = set(DECOMPRESSORS) if layout.zarr_format == 3 else set(DECOMPRESSORS) - {"crc32c"}
     for codec in layout.chain[:place]:
         if codec.name != "transpose" or _axes(codec, len(layout.chunk_shape)) is None:
             return f"codec {codec.name}"
@@ -68,14 +67,24 @@ class ChunkCodec:
         self._layout = layout
         serializer = "vlen-bytes" if layout.kind == "bytes" else "bytes"
         place = layout.codecs.index(serializer)
-        self._decompress = [_DECOMPRESSORS[c.name] for c in reversed(layout.chain[place + 1 :])]
+        packing = [DECOMPRESSORS[codec.name] for codec in reversed(layout.chain[place + 1 :])]
         self._fill = _fill(layout)
         if layout.kind == "bytes":
             self._unpack: Callable[[Stored], ChunkRows] = self._unpack_bytes
         else:
             self._unpack = self._unpack_numbers
             self._stored_dtype = _stored_dtype(layout, layout.chain[place])
+            self._is_native = self._stored_dtype == layout.dtype
             self._shape, self._axes = _transposition(layout.chain[:place], layout.chunk_shape)
+            self._size = math.prod(self._shape) * self._stored_dtype.itemsize
+        self._steps = self._limited(packing)
+
+    def _limited(self, packing: Sequence[Decompress]) -> list[tuple[Decompress, int]]:
+        """Return each step with the most bytes that may come out of it."""
+        layout = self._layout
+        size = MAX_BYTES_CHUNK if layout.kind == "bytes" else self._size
+        inner = size + size // 8 + _OVERHEAD  # what still goes through another step
+        return [(one, inner) for one in packing[:-1]] + [(one, size) for one in packing[-1:]]
 
     def decode(self, data: Stored) -> ChunkRows:
         """Decode one stored chunk.
@@ -87,8 +96,8 @@ class ChunkCodec:
         Raises:
             ValueError, RuntimeError, OSError, EOFError: the bytes are not those of such a chunk.
         """
-        for decompress in self._decompress:
-            data = decompress(data)
+        for decompress, limit in self._steps:
+            data = decompress(data, limit)
         return self._unpack(data)
 
     def filled(self) -> ChunkRows:
@@ -98,13 +107,12 @@ class ChunkCodec:
         return np.full(self._layout.chunk_shape, self._fill, dtype=self._layout.dtype)
 
     def _unpack_numbers(self, data: Stored) -> ChunkRows:
-        numbers = np.frombuffer(data, dtype=self._stored_dtype)
-        if numbers.size != math.prod(self._shape):
-            raise ValueError(f"{numbers.size} numbers where a chunk has {math.prod(self._shape)}")
-        numbers = numbers.reshape(self._shape)
+        if len(data) != self._size:
+            raise ValueError(f"{len(data)} bytes of numbers where a chunk has {self._size}")
+        numbers: npt.NDArray[Any] = np.ndarray(self._shape, self._stored_dtype, data)
         if self._axes is not None:
             numbers = numbers.transpose(self._axes)
-        return numbers.astype(self._layout.dtype, copy=False)
+        return numbers if self._is_native else numbers.astype(self._layout.dtype)
 
     def _unpack_bytes(self, data: Stored) -> ChunkRows:
         # A chunk of one row, as cameras have them, is worth not looping for.
@@ -126,21 +134,6 @@ class ChunkCodec:
 
 
 _UINT32 = struct.Struct("<I")
-
-
-def _strip_crc(data: Stored) -> Stored:
-    # Over data and its own checksum, a crc is the same for all data: no copy to cut it off first.
-    if google_crc32c.value(bytes(data)) != _CRC_RESIDUE:
-        raise ValueError("the chunk does not match its crc32c")
-    return memoryview(data)[:-_CRC_SIZE]
-
-
-_DECOMPRESSORS: Mapping[str, Callable[[Stored], Stored]] = {
-    "zstd": zstd.decompress,
-    "gzip": gzip.decompress,
-    "blosc": blosc.decompress,
-    "crc32c": _strip_crc,
-}
 
 
 def _endian(codec: Codec) -> str | None:
@@ -181,13 +174,13 @@ def _fill(layout: ArrayLayout) -> Any:
     if layout.kind == "bytes":
         return b"" if value in (None, "", [], b"") else None
     assert layout.dtype is not None
-    if value is None:
+    if value is None and layout.zarr_format == 2:
         return layout.dtype.type(0)
     if isinstance(value, str):
         if layout.dtype.kind != "f" or value not in _FLOAT_NAMES:
             return None
         value = _FLOAT_NAMES[value]
-    if not isinstance(value, int | float):
+    if not isinstance(value, int | float) or (layout.dtype.kind in "iu" and value % 1):
         return None
     try:
         return layout.dtype.type(value)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from egoloader.cache import ByteCache
+from egoloader.cache import ENTRY_BYTES, ByteCache
 from egoloader.errors import ReadError
 from egoloader.files import Signature, StoredFile
 from egoloader.layout import ArrayLayout
@@ -17,22 +18,18 @@ from egoloader.store import EpisodeFolder, OnHole
 __all__ = ["ChunkTable", "Extent", "Tail"]
 
 
-#: The first coordinate of a stored object, and the others.
-_ShardName = tuple[int, tuple[int, ...]]
-
-
 class Extent(NamedTuple):
     """Where one chunk lies.
 
     Attributes:
         path: of the file, below the episode.
-        file: the open file.
+        file: the open shard; None where the chunk has a file of its own.
         start: first byte.
         stop: one past the last byte.
     """
 
     path: str
-    file: StoredFile
+    file: StoredFile | None
     start: int
     stop: int
 
@@ -58,7 +55,7 @@ class ChunkTable:
         folder: the episode's files.
         key: the array.
         layout: how it lies on disk.
-        indexes: where shard indexes are kept.
+        cache: where shard indexes are kept for when the episode is opened again.
         on_hole: called with the array and the path of what is not stored; may raise, else the
             chunk is one of fill values.
         has_every_chunk: whether an empty entry of a shard's index is such a hole, too.
@@ -69,38 +66,36 @@ class ChunkTable:
         folder: EpisodeFolder,
         key: str,
         layout: ArrayLayout,
-        indexes: ByteCache,
+        cache: ByteCache,
         on_hole: OnHole,
         *,
         has_every_chunk: bool,
     ) -> None:
         self._folder, self._key, self.layout = folder, key, layout
-        self._indexes, self._on_hole = indexes, on_hole
+        self._cache, self._on_hole = cache, on_hole
         self._has_every_chunk = has_every_chunk
         self._is_shard = layout.shard_shape is not None
         per_shard = layout.chunks_per_shard if math.prod(layout.shape) else (1,)
         self._shard_chunks, self._row_entries = per_shard[0], math.prod(per_shard[1:])
-        self._shards: dict[_ShardName, _Shard] = {}
+        self._shards: dict[_Place, _Shard] = {}
         #: The chunks of one row of chunks, in C order.
         self.tails = _tails(layout, per_shard[1:])
 
-    def signature(self, row_chunk: int) -> tuple[Signature, ...] | None:
-        """Return the signatures of the files that a row of chunks lies in; None if one is missing.
+    def name(self, row_chunk: int) -> tuple[object, ...] | None:
+        """Return what tells a row of chunks from all others; None where a file of it is missing.
 
-        A shard's is taken when it is first asked for, as its index is, and stays.
+        Files are told by path and signature: a shard's is taken when it is first asked for, as its
+        index is, and stays.
         """
-        found = []
+        files: list[object] = [row_chunk]
+        shard_number = row_chunk // self._shard_chunks
         for tail in self.tails:
-            name = (row_chunk // self._shard_chunks, tail.outer)
-            if self._is_shard:
-                shard = self._shard(name)
-                signature = None if shard is None else shard.signature
-            else:
-                signature = self._folder.signature(self._path(name))
-            if signature is None:
+            place = (shard_number, tail.outer)
+            shard = self._shards.get(place) or self._find_shard(place)
+            if shard is None:
                 return None
-            found.append(signature)
-        return tuple(found)
+            files.append(shard.name)
+        return tuple(files)
 
     def find(self, row_chunks: Iterable[int]) -> list[Extent | None]:
         """Return where chunks lie; None for one of fill values.
@@ -115,8 +110,11 @@ class ChunkTable:
             MissingChunkError: what `on_hole` makes of a chunk that is not stored.
             ReadError: a shard is cut short, its index is broken, or it is another file than before.
         """
+        if not self._is_shard:
+            self._folder.check_unchanged(self._key)
+            return [self._whole(number, tail) for number in row_chunks for tail in self.tails]
         found: list[Extent | None] = []
-        opened: dict[_ShardName, _Opened | None] = {}
+        opened: dict[_Place, _Opened | None] = {}
         for number in row_chunks:
             shard, inner = divmod(number, self._shard_chunks)
             for tail in self.tails:
@@ -126,48 +124,66 @@ class ChunkTable:
                 one = opened[name]
                 if one is None:
                     found.append(None)
-                elif one.entries is None:
-                    found.append(Extent(one.path, one.file, 0, one.file.size))
+                    continue
+                path, file, entries = one
+                if entries is None:
+                    found.append(Extent(path, file, 0, file.size))
+                    continue
+                place = inner * self._row_entries + tail.inner
+                start = entries.item(2 * place)
+                stop = start + entries.item(2 * place + 1)
+                if stop > file.size:
+                    self._check_hole(path, file, place, start, stop)
+                    found.append(None)
                 else:
-                    place = inner * self._row_entries + tail.inner
-                    found.append(self._entry(one.path, one.file, one.entries, place))
+                    found.append(Extent(path, file, start, stop))
         return found
 
-    def _path(self, name: _ShardName) -> str:
-        return f"{self._key}/{self.layout.object_path((name[0], *name[1]))}"
-
-    def _shard(self, name: _ShardName) -> _Shard | None:
-        """Return a shard, as it was when it was first asked for; None where there is no file."""
-        shard = self._shards.get(name)
-        if shard is None:
-            path = self._path(name)
-            signature = self._folder.signature(path)
-            if signature is None:
-                return None
-            full = self._folder.full_path(path)
-            shard = self._shards[name] = _Shard(path, signature, (full, signature))
-        return shard
-
-    def _open(self, name: _ShardName) -> _Opened | None:
-        if self._is_shard:
-            shard = self._shard(name)
-            path = self._path(name) if shard is None else shard.path
-            kept = None if shard is None else shard.signature
-            file = None if shard is None else self._folder.open_file(self._key, path, kept)
-        else:
-            # A chunk's own file is read whole and let go; a shard is asked again and again.
-            shard, path = None, self._path(name)
-            file = self._folder.open_file(self._key, path, None)
-        if file is None:
+    def _whole(self, number: int, tail: Tail) -> Extent | None:
+        """Return the extent of a chunk that has a file of its own, which stays closed."""
+        path = self._path((number, tail.outer))
+        signature = self._folder.signature(path)
+        if signature is None:
             self._on_hole(self._key, path)
             return None
-        if shard is None or not self.layout.index_is_plain:
-            return _Opened(path, file, None)
-        index = self._indexes.get(shard.index_name)
+        return Extent(path, None, 0, signature[0])
+
+    def _path(self, place: _Place) -> str:
+        return f"{self._key}/{self.layout.object_path((place[0], *place[1]))}"
+
+    def _find_shard(self, place: _Place) -> _Shard | None:
+        """Return a stored object as it is now; None where there is no file. A shard is kept."""
+        self._folder.check_unchanged(self._key)
+        path = self._path(place)
+        signature = self._folder.signature(path)
+        if signature is None:
+            return None
+        shard = _Shard(path, signature, (self._folder.full_path(path), signature))
+        if self._is_shard:
+            self._shards[place] = shard
+        return shard
+
+    def _open(self, place: _Place) -> _Opened | None:
+        shard = self._shards.get(place) or self._find_shard(place)
+        file = None if shard is None else shard.file()
+        if shard is not None and file is None:
+            file = self._folder.open_file(self._key, shard.path, shard.signature)
+        if shard is None or file is None:
+            self._on_hole(self._key, self._path(place))
+            return None
+        shard.file = weakref.ref(file)
+        if not self.layout.index_is_plain:
+            return shard.path, file, None
+        if shard.index is None:
+            shard.index = self._index(shard, file)
+        return shard.path, file, shard.index
+
+    def _index(self, shard: _Shard, file: StoredFile) -> IndexArray:
+        index: IndexArray | None = self._cache.get(shard.name)
         if index is None:
-            index = self._read_index(path, file)
-            self._indexes.put(shard.index_name, index, index.nbytes)
-        return _Opened(path, file, index)
+            index = self._read_index(shard.path, file)
+            self._cache.put(shard.name, index, index.nbytes + ENTRY_BYTES)
+        return index
 
     def _read_index(self, path: str, file: StoredFile) -> IndexArray:
         layout = self.layout
@@ -184,32 +200,43 @@ class ChunkTable:
                 key=self._key,
             ) from error
 
-    def _entry(self, path: str, file: StoredFile, index: IndexArray, place: int) -> Extent | None:
-        start, size = index.item(2 * place), index.item(2 * place + 1)
-        if start + size <= file.size:
-            return Extent(path, file, start, start + size)
-        if start == EMPTY and size == EMPTY:
+    def _check_hole(self, path: str, file: StoredFile, place: int, start: int, stop: int) -> None:
+        """Pass an entry that points behind the file's end if it says that nothing is stored."""
+        if start == stop - start == EMPTY:
             if self._has_every_chunk:
                 self._on_hole(self._key, f"{path}, chunk {place}")
-            return None
+            return
         raise ReadError(
-            f"{path} is cut short: chunk {place} is to lie in bytes {start} to "
-            f"{start + size}, the file has {file.size}",
+            f"{path} is cut short: chunk {place} is to lie in bytes {start} to {stop}, "
+            f"the file has {file.size}",
             episode=self._folder.name,
             key=self._key,
         )
 
 
-class _Shard(NamedTuple):
-    path: str
-    signature: Signature
-    index_name: object
+#: The first coordinate of a stored object, and the others.
+_Place = tuple[int, tuple[int, ...]]
+#: Path, file, and index; no index where zarr-python alone can read it.
+_Opened = tuple[str, StoredFile, IndexArray | None]
 
 
-class _Opened(NamedTuple):
-    path: str
-    file: StoredFile
-    entries: IndexArray | None
+class _Shard:
+    """A stored object as it was when it was first asked for.
+
+    Its index stays as long as the episode is open. Its file is kept elsewhere, within bounds; here
+    is only the shortest way to it.
+    """
+
+    __slots__ = ("file", "index", "name", "path", "signature")
+
+    def __init__(self, path: str, signature: Signature, name: object) -> None:
+        self.path, self.signature, self.name = path, signature, name
+        self.file: Callable[[], StoredFile | None] = _nothing
+        self.index: IndexArray | None = None
+
+
+def _nothing() -> None:
+    return None
 
 
 def _tails(layout: ArrayLayout, per_shard: tuple[int, ...]) -> tuple[Tail, ...]:

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,14 +18,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from egoloader.catalog import find_episodes, is_group
-from egoloader.episode import ZarrEpisode
 from egoloader.errors import ConfigError, EgoloaderError
-from egoloader.overview import ArrayOverview, EpisodeOverview, overview
+from egoloader.overview import ArrayOverview, EpisodeOverview, overview, size_text
 
 if TYPE_CHECKING:
     from egoloader.convert import ConversionReport
-    from egoloader.explanation import ArrayReads
+    from egoloader.selection import SelectionSettings
 
 __all__ = ["app", "main"]
 
@@ -141,29 +139,57 @@ def plan(
     context: typer.Context,
     path: Annotated[Path, typer.Argument(help="an episode, or a folder of episodes")],
     frame: Annotated[int | None, typer.Option(help="frame index; the middle one")] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="show the first batch of training, of so many frames")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="of that batch; the config's")] = None,
+    save: Annotated[Path | None, typer.Option(help="a picture: .png, .svg or .pdf")] = None,
 ) -> None:
-    """Show what one frame's sample reads: egoloader plan PATH keymap=human --frame 60."""
-    from egoloader.explanation import explain_frame
-    from egoloader.sample import SampleMaker, SampleSettings
+    """Show what a sample or a batch reads: egoloader plan PATH keymap=human --frame 60.
+
+    Bytes wanted: stored bytes of the chunks that hold the rows that are needed.
+    Bytes read: those of the requests, gaps between such chunks among them.
+    For this only shard indexes are read, and annotations where they cut horizons off.
+    """
+    from egoloader.explanation import explain
+    from egoloader.planreport import plan_report
+    from egoloader.selection import select_batch, select_frame
     from egoloader.train.config import compose, make
 
-    config = compose(context.args)
-    keymap = make(config.keymap)
+    if frame is not None and batch is not None:
+        raise ConfigError("--frame shows one sample, --batch many; keep one of them")
+    config = compose([*context.args, *([] if seed is None else [f"seed={seed}"])])
+    keymap, settings = make(config.keymap), _selection_settings(config.data)
     if isinstance(keymap, dict):
         raise ConfigError("plan takes one keymap; choose that of one embodiment")
-    if not is_group(path):
-        path = path / find_episodes(path)[0]
-    episode = ZarrEpisode(path)
-    settings = SampleSettings(annotation_cutoff=config.data.annotation_cutoff)
-    maker = SampleMaker(episode, keymap, settings)
-    index = episode.total_frames // 2 if frame is None else frame
-    reads = explain_frame(maker, index)
+    if batch is None:
+        selected = [select_frame(path, keymap, settings, frame)]
+    else:
+        selected = select_batch(path, keymap, settings, batch)
+    episodes = [explain(*one) for one in selected]
     console = _console()
-    console.print(
-        f"episode {escape(episode.name)}, frame {index} of {episode.total_frames}, "
-        f"{episode.fps:g} Hz: {len(keymap)} entries, {len(reads)} reads"
+    for part in plan_report(episodes):
+        console.print(part, soft_wrap=isinstance(part, str))
+    if save is not None:
+        from egoloader.planpicture import draw_plan
+
+        draw_plan(episodes, save)
+        console.print(f"drawn to {escape(str(save))}", soft_wrap=True)
+
+
+def _selection_settings(data: Any) -> SelectionSettings:
+    """Return what a training config says of choosing and opening episodes."""
+    from egoloader.selection import SelectionSettings
+    from egoloader.train.config import make
+
+    return SelectionSettings(
+        annotation_cutoff=data.annotation_cutoff,
+        missing_chunks=data.missing_chunks,
+        filters=make(data.filters),
+        valid_ratio=data.valid_ratio,
+        percent=data.percent,
+        seed=data.seed,
     )
-    console.print(_plan_table(reads))
 
 
 def _parse_size(text: str) -> tuple[int, int]:
@@ -211,7 +237,7 @@ def _episode_table(episodes: Sequence[EpisodeOverview]) -> Table:
             str(one.total_frames),
             f"{one.fps:g}{' (assumed)' if one.fps_assumed else ''}",
             f"{one.total_frames / one.fps:.1f}",
-            _size(one.num_bytes),
+            size_text(one.num_bytes),
         )
     return table
 
@@ -222,7 +248,9 @@ def _by_layout(
     """Group episodes whose arrays differ in length and size only; the first stands for all."""
     groups: dict[object, tuple[tuple[ArrayOverview, ...], list[str]]] = {}
     for one in episodes:
-        form = tuple((a.key, a.what, a.shape[1:], a.chunk[1:], a.codecs) for a in one.arrays)
+        form = tuple(
+            (a.key, a.what, a.shape[1:], a.chunk[1:], a.codecs, a.read_by) for a in one.arrays
+        )
         groups.setdefault(form, (one.arrays, []))[1].append(one.name)
     return list(groups.values())
 
@@ -230,7 +258,7 @@ def _by_layout(
 def _array_table(arrays: Sequence[ArrayOverview], names: Sequence[str]) -> Table:
     others = f" (and {len(names) - 1} others alike)" if len(names) > 1 else ""
     table = Table(title=f"arrays of {escape(names[0])}{others}")
-    for name in ("key", "rows of", "shape", "chunk", "shard", "codecs"):
+    for name in ("key", "rows of", "shape", "chunk", "shard", "codecs", "read by"):
         table.add_column(name, overflow="fold")
     table.add_column("size", justify="right")
     for array in arrays:
@@ -241,46 +269,11 @@ def _array_table(arrays: Sequence[ArrayOverview], names: Sequence[str]) -> Table
             _shape(array.chunk),
             _shape(array.shard) if array.shard else "-",
             ", ".join(array.codecs),
-            _size(array.num_bytes),
+            escape(array.read_by),
+            size_text(array.num_bytes),
         )
     return table
 
 
-def _plan_table(reads: Sequence[ArrayReads]) -> Table:
-    table = Table()
-    for name in ("array", "entry", "windows", "groups read"):
-        table.add_column(name, overflow="fold")
-    for name in ("rows read", "rows of a plain union", "rows a chunk"):
-        table.add_column(name, justify="right")
-    for read in reads:
-        table.add_section()
-        for place, (key, (windows, padded)) in enumerate(read.windows.items()):
-            text = _spans(windows) + (f" + {padded} padded" if padded else "")
-            if place:
-                table.add_row("", escape(key), text)
-            else:
-                table.add_row(
-                    escape(read.zarr_key),
-                    escape(key),
-                    text,
-                    _spans(read.groups),
-                    str(read.rows),
-                    str(read.union_rows),
-                    str(read.chunk_rows),
-                )
-    return table
-
-
-def _spans(windows: Sequence[tuple[int, int]]) -> str:
-    return ", ".join(f"{start}:{stop}" for start, stop in windows)
-
-
 def _shape(shape: Sequence[int]) -> str:
     return " x ".join(str(side) for side in shape)
-
-
-def _size(num_bytes: int) -> str:
-    for unit, scale in (("MB", 10**6), ("kB", 10**3)):
-        if num_bytes >= scale:
-            return f"{num_bytes / scale:.1f} {unit}"
-    return f"{num_bytes} B"

@@ -38,7 +38,11 @@ def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 f"samples of {_name(samples[0])} and {_name(sample)} have other keys: {odd}; "
                 "a batch holds one keymap"
             )
-    return {key: _stack(key, samples) for key in keys}
+    listed = samples.listed_keys if isinstance(samples, Batch) else frozenset()
+    return {
+        key: [sample[key] for sample in samples] if key in listed else _stack(key, samples)
+        for key in keys
+    }
 
 
 def _stack(key: str, samples: Sequence[dict[str, Any]]) -> Any:

@@ -94,8 +94,11 @@ class ReadCounts(Mapping[str, KeyCounts]):
     def __iter__(self) -> Iterator[str]:
         return iter([key for key in tuple(self._counters) if self[key] != KeyCounts()])
 
+    def __contains__(self, key: object) -> bool:
+        return any(key == counted for counted in self)
+
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return sum(1 for _ in self)
 
     def __repr__(self) -> str:
         return f"ReadCounts({dict(self)!r})"

@@ -16,11 +16,12 @@ from torch.utils.data import Dataset
 
 from egoloader.assembly import Part, fresh_memory, make_batch
 from egoloader.batch import Allocate, Batch
-from egoloader.cache import CACHE_BYTES, ReadCache
+from egoloader.cache import CACHE_BYTES, ByteCache
 from egoloader.catalog import Split, find_episodes, keep_share, matches, split_episodes
 from egoloader.episode import ZarrEpisode
 from egoloader.errors import (
     AssumedFpsWarning,
+    EpisodeFormatError,
     FrameIndexError,
     SettingsError,
     near_miss,
@@ -29,6 +30,7 @@ from egoloader.guard import MissingChunks
 from egoloader.handles import OpenEpisodes
 from egoloader.keymap import KeyMap
 from egoloader.sample import ImageDtype, MixedSizes, Sample, SampleMaker, SampleSettings
+from egoloader.sharedmemory import check_worker
 
 __all__ = ["EpisodeRecord", "MultiDataset", "ZarrDataset"]
 
@@ -80,7 +82,7 @@ class ZarrDataset(Dataset[Sample]):
     ) -> None:
         _check_keymap(keymap)
         settings = SampleSettings(image_dtype, annotation_cutoff, tuple(transforms), mixed_sizes)
-        cache = ReadCache(cache_bytes)
+        cache = ByteCache(cache_bytes)
         self.episode = ZarrEpisode(path, missing_chunks=missing_chunks, cache=cache)
         self._maker = SampleMaker(self.episode, keymap, settings)
         _warn_of_assumed_fps([self.episode.name] if self.episode.fps_assumed else [])
@@ -100,7 +102,7 @@ class ZarrDataset(Dataset[Sample]):
             FrameIndexError: the index is outside the dataset.
             EpisodeError: the sample can't be made.
         """
-        return self.__getitems__([index])[0]
+        return self.make_batch([index], fresh_memory)[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Return the samples of many indices, in their order, repeats included.
@@ -111,14 +113,16 @@ class ZarrDataset(Dataset[Sample]):
             FrameIndexError: an index is outside the dataset.
             EpisodeError: a sample can't be made.
         """
-        return self.make_batch(indices, fresh_memory)
+        batch = self.make_batch(indices, fresh_memory)
+        check_worker(batch.num_bytes)
+        return batch
 
     def make_batch(self, indices: Sequence[int], allocate: Allocate) -> Batch:
         """Return `__getitems__` in memory from `allocate`."""
         frames = _check_indices(indices, len(self))
         if not len(frames):
             return Batch.of_samples([])
-        part = Part(self._maker, frames, np.arange(len(frames)))
+        part = Part(self._maker, frames, range(len(frames)))
         return make_batch([part], len(frames), allocate)
 
 
@@ -160,12 +164,12 @@ class MultiDataset(Dataset[Sample]):
         keymaps: Mapping[str, KeyMap],
         settings: SampleSettings,
         missing_chunks: MissingChunks = "error",
-        cache: ReadCache | None = None,
+        cache: ByteCache | None = None,
     ) -> None:
         self.folder, self.episodes = folder.absolute(), tuple(episodes)
         self.keymaps, self.settings = dict(keymaps), settings
         self._missing_chunks = missing_chunks
-        self._cache = ReadCache() if cache is None else cache
+        self._cache = ByteCache() if cache is None else cache
         lengths = np.array([episode.total_frames for episode in self.episodes], dtype=np.int64)
         self._bounds = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
         self._handles: dict[int, OpenEpisodes] = {}
@@ -229,7 +233,7 @@ class MultiDataset(Dataset[Sample]):
             SampleMaker(episode, keymaps[episode.embodiment], settings)
         _warn_of_assumed_fps([episode.name for episode in episodes if episode.fps_assumed])
         records = [EpisodeRecord(e.name, e.total_frames, e.embodiment) for e in episodes]
-        cache = ReadCache(cache_bytes)
+        cache = ByteCache(cache_bytes)
         return cls(root, records, keymaps, settings, missing_chunks, cache)
 
     @property
@@ -272,7 +276,7 @@ class MultiDataset(Dataset[Sample]):
             FrameIndexError: the index is outside the dataset.
             EpisodeError: the sample can't be made.
         """
-        return self.__getitems__([index])[0]
+        return self.make_batch([index], fresh_memory)[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Return the samples of many indices, in their order, repeats included.
@@ -283,7 +287,9 @@ class MultiDataset(Dataset[Sample]):
             FrameIndexError: an index is outside the dataset.
             EpisodeError: a sample can't be made.
         """
-        return self.make_batch(indices, fresh_memory)
+        batch = self.make_batch(indices, fresh_memory)
+        check_worker(batch.num_bytes)
+        return batch
 
     def make_batch(self, indices: Sequence[int], allocate: Allocate) -> Batch:
         """Return `__getitems__` in memory from `allocate`."""
@@ -295,7 +301,7 @@ class MultiDataset(Dataset[Sample]):
         parts = []
         for number in dict.fromkeys(numbers.tolist()):
             places = np.flatnonzero(numbers == number)
-            parts.append(Part(self._maker(number), frames[places], places))
+            parts.append(Part(self._maker(number), frames[places], places.tolist()))
         return make_batch(parts, len(at), allocate)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -308,6 +314,8 @@ class MultiDataset(Dataset[Sample]):
         if handles is None:
             made = OpenEpisodes(MAX_OPEN_EPISODES, self._open_episode)
             handles = self._handles.setdefault(pid, made)
+            for parent in set(self._handles) - {pid}:
+                self._handles.pop(parent, None)  # a forked process has no use for its parent's
         return handles.get(number)
 
     def _open_episode(self, number: int) -> SampleMaker:
@@ -319,6 +327,12 @@ class MultiDataset(Dataset[Sample]):
             cache=self._cache,
             warned_keys=self._warned_keys,
         )
+        if episode.total_frames != record.total_frames:
+            raise EpisodeFormatError(
+                f"it has {episode.total_frames} frames, and had {record.total_frames} when the "
+                "dataset was made; make the dataset anew",
+                episode=record.name,
+            )
         return SampleMaker(episode, self.keymaps[record.embodiment], self.settings)
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from egoloader.cache import ReadCache
+from egoloader.arena import Arena
+from egoloader.cache import ByteCache
 from egoloader.chunkcodec import ChunkRows, unread_reason
+from egoloader.chunktable import ChunkTable
 from egoloader.counts import ReadCounts
 from egoloader.errors import (
     EpisodeFormatError,
@@ -23,14 +24,15 @@ from egoloader.errors import (
     SettingsError,
     near_miss,
 )
-from egoloader.guard import ChunkGuard, MissingChunks
+from egoloader.files import Signature
+from egoloader.guard import ChunkGuard, HolePolicy, MissingChunks
 from egoloader.header import EpisodeHeader, parse_header
 from egoloader.keymap import is_array_name
 from egoloader.layout import ArrayLayout, parse_layout
 from egoloader.plan import ReadPlan, Window, plan_reads
 from egoloader.rangereader import RangeReader
 from egoloader.ranges import MergeLimits
-from egoloader.reader import GuardedReader, ReferenceReader
+from egoloader.reader import ArrayReader, GuardedReader, ReferenceReader
 from egoloader.store import GROUP_FILES, EpisodeFolder
 
 __all__ = ["ANNOTATIONS", "TIMESTAMP", "Annotation", "ZarrEpisode"]
@@ -73,7 +75,7 @@ class ZarrEpisode:
         *,
         missing_chunks: MissingChunks = "error",
         name: str | None = None,
-        cache: ReadCache | None = None,
+        cache: ByteCache | None = None,
         warned_keys: set[str] | None = None,
     ) -> None:
         if missing_chunks not in get_args(MissingChunks):
@@ -83,9 +85,12 @@ class ZarrEpisode:
         self.path = Path(path).absolute()
         self.name = self.path.name if name is None else name
         self._missing_chunks = missing_chunks
-        self._cache = ReadCache() if cache is None else cache
+        self._cache = ByteCache() if cache is None else cache
         self._warned_keys: set[str] = set() if warned_keys is None else warned_keys
-        self.header = _read_header(EpisodeFolder(self.path, self.name, ReadCounts()))
+        folder = EpisodeFolder(self.path, self.name, ReadCounts())
+        # Before the header is read, so that a change in between is seen later.
+        self._group = _group_file(folder)
+        self.header = _read_header(folder)
         self._states: dict[int, _ProcessState] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -164,10 +169,15 @@ class ZarrEpisode:
             )
         return found
 
+    def chunk_table(self, key: str) -> ChunkTable:
+        """Return the table that says where an array's chunks lie; raises as `layout` does."""
+        return self._here().guard.table(key, self.layout(key))
+
     def _find(self, key: str) -> ArrayLayout | None:
         """Return an array's layout, None where the episode never had it; both are remembered."""
         layouts = self._here().layouts
         if key not in layouts:
+            self._here().folder.check_unchanged(key)
             metadata = self._metadata(key)
             if metadata is None:
                 self._refuse_loss(key)
@@ -204,13 +214,21 @@ class ZarrEpisode:
         """
         return self.fetch_all({key: plan})[key]
 
-    def fetch_all(self, plans: Mapping[str, ReadPlan]) -> dict[str, ChunkRows]:
-        """Read the planned groups of several arrays, each with one read; see `fetch`."""
+    def fetch_all(
+        self, plans: Mapping[str, ReadPlan], arena: Arena | None = None
+    ) -> dict[str, ChunkRows]:
+        """Read the planned groups of several arrays, each with one read; see `fetch`.
+
+        Args:
+            plans: per array.
+            arena: where stored bytes go that need no memory of their own; rows of bytes are then
+                good until it is cleared.
+        """
         here = self._here()
         rows = {}
         for key, plan in plans.items():
             read = here.reads.get(key) or here.open(key, self.layout(key))
-            rows[key] = read(plan)
+            rows[key] = read(plan, arena)
         return rows
 
     def check_stored(self, key: str) -> None:
@@ -323,8 +341,12 @@ class ZarrEpisode:
         state = self._states.get(pid)
         if state is None:
             # Threads may come here together; all take the one that was first put in.
-            made = _ProcessState(self, self._missing_chunks, self._warned_keys, self._cache)
+            made = _ProcessState(
+                self, self._missing_chunks, self._warned_keys, self._cache, self._group
+            )
             state = self._states.setdefault(pid, made)
+            for parent in set(self._states) - {pid}:
+                self._states.pop(parent, None)  # a forked process has no use for its parent's
         return state
 
 
@@ -336,39 +358,39 @@ class _ProcessState:
         episode: ZarrEpisode,
         missing_chunks: MissingChunks,
         warned_keys: set[str],
-        cache: ReadCache,
+        cache: ByteCache,
+        group: tuple[str, Signature] | None,
     ) -> None:
         self.counts = ReadCounts()
-        self.folder = EpisodeFolder(episode.path, episode.name, self.counts)
-        self.guard = ChunkGuard(
+        self.folder = EpisodeFolder(episode.path, episode.name, self.counts, group)
+        holes = HolePolicy(
             self.folder,
             stamped=episode.header.stamped,
             missing_chunks=missing_chunks,
             warned_keys=warned_keys,
-            indexes=cache.indexes,
         )
-        self._ranges = RangeReader(
-            self.folder, self.guard, self.counts, cache.chunks, MergeLimits()
-        )
+        self.guard = ChunkGuard(self.folder, holes, cache)
+        self._ranges = RangeReader(self.folder, self.guard, self.counts, cache, MergeLimits())
         self._reference = GuardedReader(
-            ReferenceReader(self.folder, self.counts, self.guard.meet_hole), self.guard
+            ReferenceReader(self.folder, self.counts, holes.meet), self.guard
         )
-        self.reads: dict[str, Callable[[ReadPlan], ChunkRows]] = {}
+        self.reads: dict[str, ArrayReader] = {}
         self.layouts: dict[str, ArrayLayout | None] = {}
         self.annotations: dict[str, tuple[Annotation, ...]] = {}
 
-    def open(self, key: str, layout: ArrayLayout) -> Callable[[ReadPlan], ChunkRows]:
+    def open(self, key: str, layout: ArrayLayout) -> ArrayReader:
         """Return what reads an array: the range reader wherever it knows the codecs."""
-        if unread_reason(layout):
-            read: Callable[[ReadPlan], ChunkRows] = functools.partial(
-                self._reference.read, key, layout
-            )
-        else:
-            read = self._ranges.open(key, layout)
+        if not unread_reason(layout):
+            return self.reads.setdefault(key, self._ranges.open(key, layout))
+        reference = self._reference
+
+        def read(plan: ReadPlan, _arena: Arena | None) -> ChunkRows:
+            return reference.read(key, layout, plan)
+
         return self.reads.setdefault(key, read)
 
 
-def _reopen(path: Path, missing_chunks: MissingChunks, name: str, cache: ReadCache) -> ZarrEpisode:
+def _reopen(path: Path, missing_chunks: MissingChunks, name: str, cache: ByteCache) -> ZarrEpisode:
     return ZarrEpisode(path, missing_chunks=missing_chunks, name=name, cache=cache)
 
 
@@ -388,6 +410,15 @@ def _read_header(folder: EpisodeFolder) -> EpisodeHeader:
     if not isinstance(attrs, dict):
         raise EpisodeFormatError("the group's attributes are no mapping", episode=folder.name)
     return parse_header(attrs, episode=folder.name)
+
+
+def _group_file(folder: EpisodeFolder) -> tuple[str, Signature] | None:
+    """Return the file that the group's attributes are in, and which one it is."""
+    for path in ("zarr.json", ".zattrs", ".zgroup"):
+        signature = folder.signature(path)
+        if signature is not None:
+            return path, signature
+    return None
 
 
 def _explain_absence(path: Path) -> str:

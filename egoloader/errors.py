@@ -26,6 +26,7 @@
 
     EgoloaderWarning (UserWarning)
     ├── AssumedFpsWarning                     an episode without `fps`
+    ├── SharedMemoryWarning                   too little of it for the batches of workers
     ├── MissingChunkWarning                   missing chunks served as fill values, as asked
     └── NonFiniteWarning                      NaN or inf handed to the writer
 
@@ -64,6 +65,7 @@ __all__ = [
     "RowRangeError",
     "SampleError",
     "SettingsError",
+    "SharedMemoryWarning",
     "TrainingError",
     "ValueRangeError",
     "WriterError",
@@ -210,6 +212,10 @@ class AssumedFpsWarning(EgoloaderWarning):
 
 class MissingChunkWarning(EgoloaderWarning):
     """Missing chunks were served as fill values, because `missing_chunks: fill` asks for it."""
+
+
+class SharedMemoryWarning(EgoloaderWarning):
+    """The batches of a `DataLoader`'s workers need more shared memory than is free."""
 
 
 class NonFiniteWarning(EgoloaderWarning):

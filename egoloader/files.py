@@ -8,6 +8,9 @@ import stat
 import threading
 from collections import OrderedDict
 
+import numpy as np
+import numpy.typing as npt
+
 __all__ = ["MAX_OPEN_FILES", "OpenFiles", "Signature", "StoredFile", "open_files"]
 
 #: Files that a process keeps open at once.
@@ -24,7 +27,7 @@ class StoredFile:
         OSError: the file can't be opened; IsADirectoryError where it is a folder.
     """
 
-    __slots__ = ("_fd", "signature")
+    __slots__ = ("__weakref__", "_fd", "signature", "size")
 
     def __init__(self, path: str) -> None:
         self._fd = -1
@@ -32,12 +35,19 @@ class StoredFile:
         status = os.fstat(self._fd)
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        #: Bytes of the file when it was opened.
+        self.size = status.st_size
         self.signature: Signature = (status.st_size, status.st_mtime_ns, status.st_ino)
 
-    @property
-    def size(self) -> int:
-        """Bytes of the file when it was opened."""
-        return self.signature[0]
+    def read_into(self, memory: npt.NDArray[np.uint8], start: int) -> int:
+        """Fill memory with bytes from `start` on; return how many there were."""
+        done = os.preadv(self._fd, [memory.data], start)
+        while 0 < done < memory.nbytes:
+            more = os.preadv(self._fd, [memory.data[done:]], start + done)
+            if not more:
+                break
+            done += more
+        return done
 
     def read(self, start: int, stop: int) -> bytes:
         """Return bytes [start, stop), fewer at the file's end."""

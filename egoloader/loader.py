@@ -15,7 +15,7 @@ from egoloader.buffers import Buffers, cuda_fence, no_fence
 from egoloader.collation import collate
 from egoloader.errors import SettingsError
 from egoloader.sampler import InOrder, ShuffledBatches
-from egoloader.threads import Ordered, Threads
+from egoloader.threads import Ordered, Threads, check_threads
 
 __all__ = [
     "MAX_THREADS",
@@ -89,10 +89,10 @@ class EpisodeLoader:
     ) -> None:
         self._maker = _batch_maker(dataset)
         self.num_threads = default_threads() if num_threads is None else num_threads
-        Threads(self.num_threads).close()  # refuses a wrong number here, not at the first batch
+        check_threads(self.num_threads)
         self._look_ahead = _check_look_ahead(look_ahead, self.num_threads)
         self._memory = make_buffers(self._look_ahead, pin_memory)
-        self._sampler = batch_sampler
+        self._sampler = _check_order(batch_size, shuffle, seed, batch_sampler)
         self._order: ShuffledBatches | InOrder | None = None
         self._passes = 0
         if batch_sampler is None:
@@ -102,8 +102,6 @@ class EpisodeLoader:
                 if shuffle
                 else InOrder(len(self._maker), size)
             )
-        elif batch_size is not None or shuffle:
-            raise SettingsError("batch_sampler excludes batch_size and shuffle; keep one")
 
     def __len__(self) -> int:
         """Return the batches of one pass.
@@ -114,9 +112,8 @@ class EpisodeLoader:
         return len(self._sampler if self._order is None else self._order)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[DictBatch]:
-        threads = Threads(self.num_threads)
-        return stream_batches(
-            self._maker, self._next_pass(), threads, self._memory, self._look_ahead
+        return _Pass(
+            self._maker, self._next_pass(), self._memory, self.num_threads, self._look_ahead
         )
 
     def _next_pass(self) -> Iterable[Sequence[int]]:
@@ -124,6 +121,28 @@ class EpisodeLoader:
         if isinstance(self._order, ShuffledBatches):
             return self._order.run(number * len(self._order), len(self._order))
         return self._sampler if self._order is None else self._order  # type: ignore[return-value]
+
+
+class _Pass(Iterator[DictBatch]):
+    """One pass, with threads that end with it."""
+
+    def __init__(
+        self,
+        maker: BatchMaker,
+        batches: Iterable[Sequence[int]],
+        memory: Buffers,
+        num_threads: int,
+        look_ahead: int,
+    ) -> None:
+        self._threads = Threads(num_threads)
+        self._batches = stream_batches(maker, batches, self._threads, memory, look_ahead)
+
+    def __next__(self) -> DictBatch:
+        try:
+            return next(self._batches)
+        except StopIteration:
+            self._threads.close()
+            raise
 
 
 def stream_batches(
@@ -143,8 +162,13 @@ def make_buffers(look_ahead: int, pin_memory: bool | None = None) -> Buffers:
     Args:
         look_ahead: see `EpisodeLoader`.
         pin_memory: see `EpisodeLoader`.
+
+    Raises:
+        SettingsError: memory is to be pinned, and there is no GPU.
     """
     has_gpu = torch.cuda.is_available()
+    if pin_memory and not has_gpu:
+        raise SettingsError("pin_memory needs a GPU, and PyTorch finds none; leave it out")
     pin = has_gpu if pin_memory is None else pin_memory
     return Buffers(look_ahead + 2, pin=pin, fence=cuda_fence if pin else no_fence)
 
@@ -176,6 +200,22 @@ def _batch_maker(dataset: Any) -> BatchMaker:
         )
     maker: BatchMaker = dataset
     return maker
+
+
+def _check_order(
+    batch_size: object, shuffle: object, seed: object, batch_sampler: Any
+) -> Iterable[Sequence[int]] | None:
+    if type(shuffle) is not bool:
+        raise SettingsError(f"shuffle is true or false, got {shuffle!r}")
+    if type(seed) is not int or seed < 0:
+        raise SettingsError(f"seed must be a whole number from 0 on, got {seed!r}")
+    if batch_sampler is None:
+        return None
+    if batch_size is not None or shuffle:
+        raise SettingsError("batch_sampler excludes batch_size and shuffle; keep one")
+    if not isinstance(batch_sampler, Iterable):
+        raise SettingsError(f"batch_sampler yields lists of indices, got {batch_sampler!r}")
+    return batch_sampler
 
 
 def _check_look_ahead(look_ahead: object, num_threads: int) -> int:

@@ -91,21 +91,24 @@ class MixtureLoader:
         if epoch > self.position.epoch:
             self.position = Position(self.position.step, epoch, 0)
         left = size - self.position.done
-        with Threads(self._num_threads) as threads:
-            streams = {
-                name: stream_batches(
-                    self._sources[name],
-                    order.run(self.position.step, left),
-                    threads,
-                    self._memory[name],
-                    self._num_threads + 1,
-                )
-                for name, order in self._order.items()
-            }
-            for _ in range(left):
-                batch = {name: next(stream) for name, stream in streams.items()}
-                self.position = _advanced(self.position, size)
-                yield batch
+        # Dropped in the middle, the threads end by themselves: to wait for them here could be to
+        # wait in the garbage collector, for a lock that this thread holds.
+        threads = Threads(self._num_threads)
+        streams = {
+            name: stream_batches(
+                self._sources[name],
+                order.run(self.position.step, left),
+                threads,
+                self._memory[name],
+                self._num_threads + 1,
+            )
+            for name, order in self._order.items()
+        }
+        for _ in range(left):
+            batch = {name: next(stream) for name, stream in streams.items()}
+            self.position = _advanced(self.position, size)
+            yield batch
+        threads.close()
 
 
 class ValidationLoader:
@@ -133,12 +136,13 @@ class ValidationLoader:
         return sum(len(batches) for batches in self._batches.values())
 
     def __iter__(self) -> Iterator[dict[str, Batch]]:
-        with Threads(self._num_threads) as threads:
-            for name, batches in self._batches.items():
-                for batch in stream_batches(
-                    self._sources[name], batches, threads, self._memory, self._num_threads + 1
-                ):
-                    yield {name: batch}
+        threads = Threads(self._num_threads)
+        for name, batches in self._batches.items():
+            for batch in stream_batches(
+                self._sources[name], batches, threads, self._memory, self._num_threads + 1
+            ):
+                yield {name: batch}
+        threads.close()
 
 
 def _advanced(position: Position, size: int) -> Position:

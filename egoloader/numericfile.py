@@ -10,11 +10,12 @@ import numpy.typing as npt
 from numcodecs.zstd import Zstd
 
 from egoloader.arrayfile import (
-    NUMERIC_CODECS,
+    LARGE_ROW,
     ZSTD_LEVEL,
     Place,
     ShardFile,
     as_array,
+    numeric_codecs,
     sharding,
     write_metadata,
 )
@@ -50,6 +51,7 @@ class NumericFile:
         self._chunk_rows, self._rows = chunk_rows, 0
         self._chunk = np.zeros((chunk_rows, *row.shape), dtype=self._dtype)
         self._shard = ShardFile(folder, self._chunk.ndim)
+        self._row_bytes = row.nbytes
         self._zstd = Zstd(level=ZSTD_LEVEL)
         self.non_finite_rows, self.first_non_finite = 0, -1
 
@@ -94,7 +96,7 @@ class NumericFile:
             chunk=(self._shard.num_chunks * self._chunk_rows, *self._shape),
             data_type=self._dtype.name,
             fill_value=False if self._dtype.kind == "b" else 0,
-            codecs=[sharding((self._chunk_rows, *self._shape), NUMERIC_CODECS)],
+            codecs=[sharding((self._chunk_rows, *self._shape), numeric_codecs(self._row_bytes))],
         )
 
     def abandon(self) -> None:
@@ -102,5 +104,6 @@ class NumericFile:
         self._shard.abandon()
 
     def _flush(self) -> None:
-        little = self._chunk.astype(self._dtype.newbyteorder("<"), copy=False)
-        self._shard.append(bytes(self._zstd.encode(little.tobytes())))
+        data = self._chunk.astype(self._dtype.newbyteorder("<"), copy=False).tobytes()
+        is_large = self._row_bytes >= LARGE_ROW
+        self._shard.append(bytes(self._zstd.encode(data)) if is_large else data)

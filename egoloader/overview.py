@@ -9,7 +9,7 @@ from egoloader.catalog import find_episodes, is_group
 from egoloader.episode import ZarrEpisode
 from egoloader.errors import EgoloaderError, FolderNotFoundError
 
-__all__ = ["ArrayOverview", "EpisodeOverview", "overview"]
+__all__ = ["ArrayOverview", "EpisodeOverview", "overview", "read_path", "size_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class ArrayOverview:
         chunk: shape of one decoded chunk.
         shard: shape of one stored shard, or None.
         codecs: names of the codecs of a chunk.
+        read_by: `byte ranges`, or `zarr-python` and why.
         num_bytes: size on disk, metadata included.
     """
 
@@ -32,6 +33,7 @@ class ArrayOverview:
     chunk: tuple[int, ...]
     shard: tuple[int, ...] | None
     codecs: tuple[str, ...]
+    read_by: str
     num_bytes: int
 
 
@@ -87,6 +89,19 @@ def overview(path: Path) -> tuple[list[EpisodeOverview], list[str]]:
     return episodes, broken
 
 
+def read_path(reference_reason: str) -> str:
+    """Return how an array is read, as text; see `ZarrEpisode.reference_reason`."""
+    return f"zarr-python: {reference_reason}" if reference_reason else "byte ranges"
+
+
+def size_text(num_bytes: int) -> str:
+    """Return a size with its unit."""
+    for unit, scale in (("MB", 10**6), ("kB", 10**3)):
+        if num_bytes >= scale:
+            return f"{num_bytes / scale:.1f} {unit}"
+    return f"{num_bytes} B"
+
+
 def _names(path: Path) -> list[str]:
     """Return the episodes below a path; the path itself, as "", where it is one."""
     if not path.exists():
@@ -133,5 +148,6 @@ def _array(episode: ZarrEpisode, key: str) -> ArrayOverview:
         chunk=layout.chunk_shape,
         shard=layout.shard_shape,
         codecs=layout.codecs,
+        read_by=read_path(episode.reference_reason(key)),
         num_bytes=sum(file.stat().st_size for file in files),
     )

@@ -5,9 +5,8 @@ Pure: integers in, integers out. One plan is one read.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +26,7 @@ __all__ = [
     "BatchPlan",
     "EntryPlan",
     "PlanOutline",
+    "ReadPieces",
     "ReadPlan",
     "Window",
     "outline_plan",
@@ -69,7 +69,8 @@ def plan_reads(windows: Iterable[Window], chunk_rows: int) -> list[Window]:
     return groups
 
 
-class ReadPlan(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
     """One read of one array: sorted, disjoint groups of rows, fetched in this order.
 
     Attributes:
@@ -77,6 +78,9 @@ class ReadPlan(NamedTuple):
     """
 
     groups: tuple[Window, ...]
+    _pieces: dict[int, ReadPieces] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     @property
     def num_rows(self) -> int:
@@ -92,24 +96,52 @@ class ReadPlan(NamedTuple):
         """Return where `rows`, any shape, each in some group, stand in what the read returns."""
         if len(self.groups) == 1:
             return rows - self.groups[0][0]
-        starts = np.array([start for start, _ in self.groups], dtype=np.int64)
-        sizes = np.array([stop - start for start, stop in self.groups], dtype=np.int64)
-        before = np.cumsum(sizes) - sizes
-        group = np.searchsorted(starts, rows, side="right") - 1
-        return np.asarray(rows + (before - starts)[group], dtype=np.int64)
+        starts, shifts = [], []
+        before = 0
+        for start, stop in self.groups:
+            starts.append(start)
+            shifts.append(before - start)
+            before += stop - start
+        group = np.array(starts).searchsorted(rows, side="right") - 1
+        return np.asarray(rows + np.array(shifts)[group], dtype=np.int64)
+
+    def pieces(self, chunk_rows: int) -> ReadPieces:
+        """Return what the read takes of chunks of so many rows; arrays of one plan share it."""
+        found = self._pieces.get(chunk_rows)
+        if found is None:
+            found = self._pieces[chunk_rows] = _pieces(self.groups, chunk_rows)
+        return found
+
+
+class ReadPieces(NamedTuple):
+    """What a read takes of an array's chunks.
+
+    Attributes:
+        chunks: numbers of the chunks along the rows, sorted, each once.
+        slices: in the order of the read's rows, the place in `chunks` of the chunk, and the first
+            and last row + 1 within it.
+    """
+
+    chunks: Sequence[int]
+    slices: Sequence[tuple[int, int, int]]
+
+
+def _pieces(groups: Sequence[Window], chunk_rows: int) -> ReadPieces:
+    chunks: list[int] = []
+    slices: list[tuple[int, int, int]] = []
+    for start, stop in groups:
+        for number in range(start // chunk_rows, (stop - 1) // chunk_rows + 1):
+            if not chunks or number != chunks[-1]:
+                chunks.append(number)
+            base = number * chunk_rows
+            low, high = max(start - base, 0), min(stop - base, chunk_rows)
+            slices.append((len(chunks) - 1, low, high))
+    return ReadPieces(chunks, slices)
 
 
 def touched_chunks(chunk_rows: int, plan: ReadPlan) -> Sequence[int]:
     """Return the numbers of the chunks along the rows that a plan's rows lie in, each once."""
-    if len(plan.groups) == 1:
-        start, stop = plan.groups[0]
-        return range(start // chunk_rows, (stop - 1) // chunk_rows + 1)
-    numbers: list[int] = []
-    last = -1
-    for start, stop in plan.groups:
-        numbers.extend(range(max(start // chunk_rows, last + 1), (stop - 1) // chunk_rows + 1))
-        last = numbers[-1]
-    return numbers
+    return plan.pieces(chunk_rows).chunks
 
 
 def plan_rows(rows: Sequence[IntArray], chunk_rows: int) -> ReadPlan:
@@ -143,6 +175,8 @@ class PlanOutline:
         cuts: the distinct pairs of a window and the read that it is cut from.
         entries: per sample key, the number of its pair.
         arrays: per array, the number of its read.
+        fixed: how one frame is planned wherever no step leaves the episode; None where that
+            depends on where the frame stands in its chunks.
     """
 
     windows: tuple[tuple[Steps, bool], ...]
@@ -150,6 +184,27 @@ class PlanOutline:
     cuts: tuple[tuple[int, int], ...]
     entries: Mapping[str, int]
     arrays: Mapping[str, int]
+    fixed: FixedPlan | None
+
+
+class FixedPlan(NamedTuple):
+    """The plan of one frame, relative to it.
+
+    Attributes:
+        first: the earliest step of any window.
+        last: one past the latest.
+        groups: per distinct read, its groups.
+        places: per distinct cut, (1, n) or (1,) int64, where its rows stand in what is read.
+    """
+
+    first: int
+    last: int
+    groups: tuple[tuple[Window, ...], ...]
+    places: tuple[IntArray, ...]
+
+    def is_inside(self, frame: int, total_frames: int) -> bool:
+        """Return whether no step at a frame leaves the episode."""
+        return frame + self.first >= 0 and frame + self.last <= total_frames
 
 
 def outline_plan(entries: Mapping[str, EntryPlan], chunk_rows: Mapping[str, int]) -> PlanOutline:
@@ -175,9 +230,37 @@ def outline_plan(entries: Mapping[str, EntryPlan], chunk_rows: Mapping[str, int]
     for key, entry in entries.items():
         cut = (window_of[key], arrays[entry.zarr_key])
         cut_of[key] = cuts.number(cut, cut)
+    fixed = _fix_plan(windows.values, reads.values, cuts.values)
     return PlanOutline(
-        tuple(windows.values), tuple(reads.values), tuple(cuts.values), cut_of, arrays
+        tuple(windows.values), tuple(reads.values), tuple(cuts.values), cut_of, arrays, fixed
     )
+
+
+def _fix_plan(
+    windows: Sequence[tuple[Steps, bool]],
+    reads: Sequence[tuple[tuple[int, ...], int]],
+    cuts: Sequence[tuple[int, int]],
+) -> FixedPlan | None:
+    """Plan frame 0 of an episode that has no ends, if all frames are planned alike."""
+    if not windows or any(is_cut for _, is_cut in windows):
+        return None
+    first = min(steps.runs[0][0] for steps, _ in windows)
+    last = max(steps.runs[-1][1] for steps, _ in windows)
+    # Rows can't be negative in a plan, so all is moved to where they are not.
+    groups: list[tuple[Window, ...]] = []
+    for numbers, chunk_rows in reads:
+        runs = [(a - first, b - first) for n in numbers for a, b in windows[n][0].runs]
+        planned = plan_reads(runs, 1)
+        if chunk_rows > 1 and len(planned) > 1:
+            return None  # whether two groups merge depends on the chunks between them
+        groups.append(tuple(planned))
+    places = []
+    for window, read in cuts:
+        rows = inside_rows(windows[window][0], np.array([-first], dtype=np.int64))
+        places.append(ReadPlan(groups[read]).locate(rows))
+        places[-1].flags.writeable = False  # every plan of one frame has the same
+    moved = tuple(tuple((a + first, b + first) for a, b in group) for group in groups)
+    return FixedPlan(first, last, moved, tuple(places))
 
 
 class _Numbering:
@@ -207,8 +290,8 @@ class BatchPlan:
         self,
         outline: PlanOutline,
         frames: IntArray,
-        ends: Sequence[IntArray],
-        rows: Sequence[IntArray],
+        ends: Sequence[IntArray | None],
+        rows: Sequence[IntArray] | None,
         places: Sequence[IntArray],
         reads: Mapping[str, ReadPlan],
     ) -> None:
@@ -222,7 +305,10 @@ class BatchPlan:
 
     def rows(self, key: str) -> IntArray:
         """Return the rows of an entry's windows: (B, n) int64, (B,) without a time axis."""
-        return self._rows[self._outline.cuts[self._outline.entries[key]][0]]
+        window = self._outline.cuts[self._outline.entries[key]][0]
+        if self._rows is None:
+            return inside_rows(self._outline.windows[window][0], self._frames)
+        return self._rows[window]
 
     def places(self, key: str) -> IntArray:
         """Return where those rows stand in what their array's read returns."""
@@ -231,7 +317,10 @@ class BatchPlan:
     def is_pad(self, key: str) -> npt.NDArray[np.bool_]:
         """Return which of those rows are clamped or padded, of the same shape."""
         window = self._outline.cuts[self._outline.entries[key]][0]
-        return entry_pads(self._outline.windows[window][0], self._frames, self._ends[window])
+        ends = self._ends[window]
+        if ends is None:
+            return np.zeros(self.places(key).shape, dtype=np.bool_)
+        return entry_pads(self._outline.windows[window][0], self._frames, ends)
 
 
 def plan_batch(
@@ -247,26 +336,39 @@ def plan_batch(
             where all of them end with the episode.
     """
     asked = frames.tolist()
+    fixed = outline.fixed
     first, last = min(asked), max(asked)
-    whole = np.full(len(asked), total_frames, dtype=np.int64)
+    if fixed is not None and len(asked) == 1 and fixed.is_inside(first, total_frames):
+        return _plan_one(outline, fixed, frames)
     rows: list[IntArray] = []
     runs: list[list[Window]] = []
-    ends: list[IntArray] = []
+    ends: list[IntArray | None] = []  # none where nothing is clamped
     for steps, is_cut in outline.windows:
-        end = cut_ends if is_cut and cut_ends is not None else whole
-        ends.append(end)
-        if end is whole and steps.is_inside(first, last, total_frames):
+        end = cut_ends if is_cut else None
+        if end is None and steps.is_inside(first, last, total_frames):
             rows.append(inside_rows(steps, frames))
-            runs.append(
-                [(frame + low, frame + high) for frame in asked for low, high in steps.runs]
-            )
+            runs.append([(i + low, i + high) for i in asked for low, high in steps.runs])
         else:
+            if end is None:
+                end = np.full(len(asked), total_frames, dtype=np.int64)
             rows.append(entry_rows(steps, frames, end))
             runs.append(entry_runs(steps, frames, end))
-    reads = [
-        ReadPlan(tuple(plan_reads(itertools.chain(*(runs[n] for n in numbers)), chunk_rows)))
-        for numbers, chunk_rows in outline.reads
-    ]
+        ends.append(end)
+    reads = []
+    for numbers, chunk_rows in outline.reads:
+        windows = [window for number in numbers for window in runs[number]]
+        reads.append(ReadPlan(tuple(plan_reads(windows, chunk_rows))))
     places = [reads[read].locate(rows[window]) for window, read in outline.cuts]
     by_array = {key: reads[read] for key, read in outline.arrays.items()}
     return BatchPlan(outline, frames, ends, rows, places, by_array)
+
+
+def _plan_one(outline: PlanOutline, fixed: FixedPlan, frames: IntArray) -> BatchPlan:
+    """Plan one frame around which no step leaves the episode."""
+    (at,) = frames.tolist()
+    reads = [
+        ReadPlan(tuple([(at + start, at + stop) for start, stop in groups]))
+        for groups in fixed.groups
+    ]
+    by_array = {key: reads[read] for key, read in outline.arrays.items()}
+    return BatchPlan(outline, frames, [None] * len(outline.windows), None, fixed.places, by_array)

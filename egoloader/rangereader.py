@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from egoloader.cache import ByteCache
+from egoloader.arena import Arena
+from egoloader.cache import ENTRY_BYTES, ByteCache
 from egoloader.chunkcodec import ChunkCodec, ChunkRows
 from egoloader.chunktable import ChunkTable, Extent
 from egoloader.counts import KeyCounter, ReadCounts
+from egoloader.decompression import Stored
 from egoloader.errors import ReadError
+from egoloader.files import StoredFile
 from egoloader.guard import ChunkGuard
 from egoloader.layout import ArrayLayout
-from egoloader.plan import ReadPlan, touched_chunks
+from egoloader.plan import ReadPieces, ReadPlan
 from egoloader.ranges import MergeLimits, merge_ranges
+from egoloader.reader import ArrayReader
 from egoloader.store import EpisodeFolder
 
 __all__ = ["RangeReader"]
@@ -47,10 +52,10 @@ class RangeReader:
 
     def read(self, key: str, layout: ArrayLayout, plan: ReadPlan) -> ChunkRows:
         """Read the plan's groups; see `Reader.read`."""
-        return self.open(key, layout)(plan)
+        return self.open(key, layout)(plan, None)
 
-    def open(self, key: str, layout: ArrayLayout) -> Callable[[ReadPlan], ChunkRows]:
-        """Return the reader of one array."""
+    def open(self, key: str, layout: ArrayLayout) -> ArrayReader:
+        """Return what reads one array."""
         array = self._arrays.get(key)
         if array is None:
             table = self._guard.table(key, layout)
@@ -80,87 +85,96 @@ class _Array:
         self._is_bytes = table.layout.kind == "bytes"
         self._codec = ChunkCodec(table.layout)
         self._width = len(table.tails)
+        # Where a chunk is no wider than a row, and no narrower, it needs no joining or trimming.
+        self._is_joined = self._layout.chunk_shape[1:] != self._layout.row_shape
+        self._holds_nothing = math.prod(self._layout.row_shape) == 0
 
-    def read(self, plan: ReadPlan) -> ChunkRows:
-        numbers = touched_chunks(self._chunk_rows, plan)
-        load = self._kept_or_loaded if self._chunks.budget else self._load
-        chunks, num_decoded = load(numbers)
-        rows = self._cut(plan, numbers, chunks)
+    def read(self, plan: ReadPlan, arena: Arena | None) -> ChunkRows:
+        if self._holds_nothing:
+            rows: ChunkRows = np.empty((plan.num_rows, *self._layout.row_shape), self._layout.dtype)
+            self._counter.add_read(len(rows), 0)
+            return rows
+        pieces = plan.pieces(self._chunk_rows)
+        if self._chunks.budget:
+            chunks, num_decoded = self._kept_or_loaded(pieces.chunks)
+        else:
+            # Numbers may be kept, by whoever asked for them; bytes are decoded or copied.
+            memory = arena if self._is_bytes else None
+            chunks, num_decoded = self._load(pieces.chunks, memory)
+        rows = self._cut(pieces, chunks)
         self._counter.add_read(len(rows), num_decoded)
         return rows
 
-    def _cut(
-        self, plan: ReadPlan, numbers: Sequence[int], chunks: Sequence[ChunkRows]
-    ) -> ChunkRows:
-        """Return the plan's rows out of its chunks."""
+    def _cut(self, pieces: ReadPieces, chunks: Sequence[ChunkRows]) -> ChunkRows:
+        """Return the rows of a read out of its chunks."""
         if self._is_bytes and self._chunk_rows == 1:
             return [chunk[0] for chunk in chunks]
-        if len(chunks) == 1 and len(plan.groups) == 1:
-            base = numbers[0] * self._chunk_rows
-            start, stop = plan.groups[0]
-            return chunks[0][start - base : stop - base]
-        parts: list[Any] = []
-        for start, stop in plan.groups:
-            for number in range(start // self._chunk_rows, (stop - 1) // self._chunk_rows + 1):
-                base = number * self._chunk_rows
-                chunk = chunks[numbers.index(number)]
-                parts.append(chunk[max(start - base, 0) : stop - base])
-        if self._is_bytes:
-            return list(itertools.chain.from_iterable(parts))
-        return np.concatenate(parts)
+        if len(pieces.slices) == 1:
+            ((_, start, stop),) = pieces.slices
+            return chunks[0][start:stop]
+        parts: list[Any] = [chunks[place][start:stop] for place, start, stop in pieces.slices]
+        return (
+            list(itertools.chain.from_iterable(parts)) if self._is_bytes else np.concatenate(parts)
+        )
 
     def _kept_or_loaded(self, numbers: Sequence[int]) -> tuple[list[ChunkRows], int]:
         """Return chunks, and how many of them were decoded; the others were kept."""
-        names = [self._name(number) for number in numbers]
-        chunks: list[Any] = [None if name is None else self._chunks.get(name) for name in names]
+        names = [self._table.name(number) for number in numbers]
+        chunks = self._chunks.get_all(names)
         missing = [place for place, chunk in enumerate(chunks) if chunk is None]
         if not missing:
             return chunks, 0
-        loaded, num_decoded = self._load([numbers[place] for place in missing])
+        loaded, num_decoded = self._load([numbers[place] for place in missing], None)
         for place, chunk in zip(missing, loaded, strict=True):
             chunks[place] = chunk
             if names[place] is not None and isinstance(chunk, np.ndarray):
-                self._chunks.put(names[place], chunk, chunk.nbytes)
+                self._chunks.put(names[place], chunk, chunk.nbytes + ENTRY_BYTES)
         return chunks, num_decoded
 
-    def _name(self, number: int) -> tuple[object, ...] | None:
-        """Return what a row of chunks is kept under; None where a file of it is missing."""
-        signature = self._table.signature(number)
-        return None if signature is None else (self._folder.root_name, self._key, number, signature)
-
-    def _load(self, numbers: Sequence[int]) -> tuple[list[ChunkRows], int]:
+    def _load(self, numbers: Sequence[int], arena: Arena | None) -> tuple[list[ChunkRows], int]:
         """Fetch and decode rows of chunks; return them, and how many chunks were decoded."""
         extents = self._table.find(numbers)
-        pieces = self._decode(extents, self._fetch(extents))
+        pieces = self._decode(extents, self._fetch(extents, arena))
         num_decoded = len(extents) - extents.count(None)
-        width = self._width
-        if width == 1:
+        if not self._is_joined:
             return pieces, num_decoded
-        starts = range(0, len(pieces), width)
-        return [self._join(pieces[at : at + width]) for at in starts], num_decoded
+        starts = range(0, len(pieces), self._width)
+        return [self._join(pieces[at : at + self._width]) for at in starts], num_decoded
 
-    def _fetch(self, extents: Sequence[Extent | None]) -> Sequence[bytes | None]:
+    def _fetch(
+        self, extents: Sequence[Extent | None], arena: Arena | None
+    ) -> Sequence[Stored | None]:
         """Return the stored bytes of each extent."""
         if len(extents) == 1 and extents[0] is not None:
             path, file, start, stop = extents[0]
-            return (self._folder.read_range(self._key, path, file, start, stop),)
-        by_file: dict[str, list[int]] = {}
-        for place, extent in enumerate(extents):
-            if extent is not None:
-                by_file.setdefault(extent.path, []).append(place)
-        stored: list[bytes | None] = [None] * len(extents)
-        for places in by_file.values():
+            return (self._request(path, file, start, stop, arena),)
+        stored: list[Stored | None] = [None] * len(extents)
+        for places in _by_file(extents):
             found: list[Any] = [extents[place] for place in places]
-            ranges = [(one.start, one.stop) for one in found]
+            path, file, _, _ = found[0]
+            ranges = [(start, stop) for _, _, start, stop in found]
             for start, stop, members in merge_ranges(ranges, self._limits):
-                data = self._folder.read_range(self._key, found[0].path, found[0].file, start, stop)
+                data = self._request(path, file, start, stop, arena)
                 for member in members:
                     low, high = ranges[member]
                     stored[places[member]] = data[low - start : high - start]
         return stored
 
+    def _request(
+        self, path: str, file: StoredFile | None, start: int, stop: int, arena: Arena | None
+    ) -> Stored:
+        # A shard is asked again and again; a chunk's own file is read whole and let go.
+        opened = file or self._folder.open_file(self._key, path, None)
+        if opened is None:
+            raise ReadError(
+                f"{path} went missing while it was read", episode=self._folder.name, key=self._key
+            )
+        if arena is None:
+            return self._folder.read_range(self._key, path, opened, start, stop)
+        return self._folder.read_into(arena, self._key, path, opened, start, stop)
+
     def _decode(
-        self, extents: Sequence[Extent | None], stored: Sequence[bytes | None]
+        self, extents: Sequence[Extent | None], stored: Sequence[Stored | None]
     ) -> list[ChunkRows]:
         pieces: list[ChunkRows] = []
         try:
@@ -187,3 +201,12 @@ class _Array:
             joined[(slice(None), *tail.box)] = np.asarray(piece)[(slice(None), *inside)]
         joined.flags.writeable = False
         return joined
+
+
+def _by_file(extents: Sequence[Extent | None]) -> Iterable[Sequence[int]]:
+    """Return the places of the extents of each file."""
+    places: dict[str, list[int]] = {}
+    for place, extent in enumerate(extents):
+        if extent is not None:
+            places.setdefault(extent.path, []).append(place)
+    return places.values()

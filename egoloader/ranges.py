@@ -58,7 +58,7 @@ def merge_ranges(ranges: Sequence[ByteRange], limits: MergeLimits) -> list[Reque
     for number in sorted(range(len(ranges)), key=ranges.__getitem__):
         low, high = ranges[number]
         is_near = members and low - stop <= limits.gap_bytes
-        if is_near and max(high, stop) - start <= limits.request_bytes:
+        if is_near and (high <= stop or high - start <= limits.request_bytes):
             stop = max(stop, high)
             members.append(number)
             continue

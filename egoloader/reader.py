@@ -7,12 +7,13 @@ zarr-python; `egoloader.rangereader` goes for the bytes itself.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import zarr
 
+from egoloader.arena import Arena
 from egoloader.chunkcodec import ChunkRows
 from egoloader.counts import ReadCounts
 from egoloader.errors import EgoloaderError, MissingChunkError, ReadError
@@ -22,10 +23,15 @@ from egoloader.plan import ReadPlan, Window
 from egoloader.store import CountingStore, EpisodeFolder, OnHole
 from egoloader.tally import with_tally
 
-__all__ = ["GuardedReader", "Reader", "ReferenceReader"]
+__all__ = ["ArrayReader", "GuardedReader", "Reader", "ReferenceReader"]
 
 #: The process that first read through zarr-python; a forked child finds its parent's here.
 _first_process: list[int] = []
+
+
+#: Reads the groups of a plan of one array; bytes go into an arena where there is one, and then are
+#: good until it is cleared.
+ArrayReader = Callable[[ReadPlan, Arena | None], ChunkRows]
 
 
 class Reader(Protocol):
@@ -77,7 +83,7 @@ class ReferenceReader:
                 key=key,
             ) from error
         self._counts.of(key).add_read(len(rows), chunks=0)
-        return rows.tolist() if rows.dtype == object else rows
+        return rows.tolist() if rows.dtype == object and rows.ndim == 1 else rows
 
     def _open(self, key: str) -> zarr.Array[Any]:
         store = CountingStore(self._folder.root, key, self._counts, self._on_hole)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from egoloader.arena import Arena
 from egoloader.batch import Column, Field, Sample
 from egoloader.binding import bind
 from egoloader.cast import cast_rows, output_dtype
@@ -82,12 +83,14 @@ class Fetched(NamedTuple):
         plan: what was read.
         stored: per array, what its one read returned.
         fields: of the samples.
+        decoder: decodes the frames, each once.
     """
 
     frames: IntArray
     plan: BatchPlan
     stored: Mapping[str, ChunkRows]
     fields: tuple[Field, ...]
+    decoder: FrameDecoder
 
 
 class _Entry(NamedTuple):
@@ -99,6 +102,8 @@ class _Entry(NamedTuple):
         is_present: whether the episode has the array.
         is_image: whether it is decoded into the memory of a batch.
         dtype: what its numbers leave as; None for rows of JSON.
+        cut: cuts it out of what was read, where it is no such image.
+        mask: the sample's key of its mask, if it emits one.
     """
 
     key: str
@@ -106,6 +111,8 @@ class _Entry(NamedTuple):
     is_present: bool
     is_image: bool
     dtype: np.dtype[Any] | None
+    cut: Callable[[SampleMaker, _Entry, Fetched], Column]
+    mask: str | None
 
 
 class SampleMaker:
@@ -143,21 +150,25 @@ class SampleMaker:
         ends = cut_ends(self.episode.annotations(), frames, total) if is_cut else None
         return plan_batch(self._binding.outline, frames, total, ends)
 
-    def fetch(self, frames: IntArray) -> Fetched:
+    def fetch(self, frames: IntArray, arena: Arena) -> Fetched:
         """Plan B frames and read each array once.
+
+        Args:
+            frames: (B,) int64, each in [0, total_frames).
+            arena: where stored bytes go; what is returned is good until it is cleared.
 
         Raises:
             EpisodeError: a read failed; names episode and key.
         """
         try:
             plan = self.plan(frames)
-            stored = self.episode.fetch_all(plan.reads)
+            stored = self.episode.fetch_all(plan.reads, arena)
             fields = self._fields or self._learn_fields(plan, stored)
         except EgoloaderError:
             raise
         except Exception as error:
             raise self._failure(frames, error) from error
-        return Fetched(frames, plan, stored, fields)
+        return Fetched(frames, plan, stored, fields, FrameDecoder(self.episode.name))
 
     def cut(self, fetched: Fetched) -> dict[str, Column]:
         """Cut, cast and pad all that needs no memory of a batch: everything but pixels.
@@ -171,7 +182,10 @@ class SampleMaker:
         try:
             columns: dict[str, Column] = {}
             for entry in self._entries:
-                self._cut_entry(entry, fetched, columns)
+                if not entry.is_image:
+                    columns[entry.key] = entry.cut(self, entry, fetched)
+                if entry.mask is not None:
+                    columns[entry.mask] = self._mask(entry, fetched)
             self._cut_context(fetched, columns)
         except EgoloaderError:
             raise
@@ -190,11 +204,10 @@ class SampleMaker:
         Raises:
             FrameError: a frame can't be decoded; names episode, key and frame.
         """
-        decoder = FrameDecoder(self.episode.name)
         for key, column in images.items():
             for number, place in enumerate(places):
                 if key in self._binding.outline.entries:
-                    self._decode_window(column[place], key, fetched, number, decoder)
+                    self._decode_window(column[place], key, fetched, number)
                 else:
                     column[place][...] = 0
 
@@ -228,7 +241,10 @@ class SampleMaker:
             dtype = None if stored is None else output_dtype(spec, stored)
         elif spec.shape is None:
             dtype = None
-        return _Entry(key, spec, is_present, spec.is_camera and not is_loose, dtype)
+        mask = f"{key}_is_pad" if spec.emits_mask else None
+        is_image = spec.is_camera and not is_loose
+        cut = _cut_of(spec, is_present)
+        return _Entry(key, spec, is_present, is_image, dtype, cut, mask)
 
     def _learn_fields(self, plan: BatchPlan, stored: Mapping[str, ChunkRows]) -> tuple[Field, ...]:
         """Return the fields; where nothing declares a camera's size, its first frame sets it."""
@@ -242,9 +258,8 @@ class SampleMaker:
         fields: list[Field] = []
         for entry in self._entries:
             fields.append(self._field(entry))
-            if entry.spec.emits_mask:
-                mask = f"{entry.key}_is_pad"
-                fields.append(Field(mask, self._steps(entry.key), np.dtype(bool)))
+            if entry.mask is not None:
+                fields.append(Field(entry.mask, self._steps(entry.key), np.dtype(bool)))
         # Makers of one kind of sample share the object, so that comparing them costs nothing.
         kind = (*fields, *_CONTEXT)
         self._fields = _KINDS.setdefault(kind, kind)
@@ -254,7 +269,9 @@ class SampleMaker:
         key, spec = entry.key, entry.spec
         if entry.is_image:
             return self._image(entry)
-        if spec.is_annotation or spec.is_camera or entry.dtype is None:
+        if spec.is_camera:
+            return Field(key, is_image=self.settings.image_dtype != "jpeg")
+        if spec.is_annotation or entry.dtype is None:
             return Field(key)
         layout = self.episode.layout(spec.zarr_key) if entry.is_present else None
         row_shape = (spec.shape or ()) if layout is None else layout.row_shape
@@ -282,20 +299,6 @@ class SampleMaker:
 
     # Cutting it out of what was read
 
-    def _cut_entry(self, entry: _Entry, fetched: Fetched, columns: dict[str, Column]) -> None:
-        key, spec = entry.key, entry.spec
-        if spec.is_annotation:
-            columns[key] = [self._text(spec.zarr_key, frame) for frame in fetched.frames.tolist()]
-        elif spec.is_camera:
-            if not entry.is_image:
-                columns[key] = self._loose_images(entry, fetched)
-        elif entry.is_present:
-            columns[key] = self._cut_rows(entry, fetched)
-        else:
-            columns[key] = self._absent_rows(entry, len(fetched.frames))
-        if spec.emits_mask:
-            columns[f"{key}_is_pad"] = self._mask(entry, fetched)
-
     def _cut_rows(self, entry: _Entry, fetched: Fetched) -> Column:
         key, spec = entry.key, entry.spec
         stored, places = fetched.stored[spec.zarr_key], fetched.plan.places(key)
@@ -307,9 +310,9 @@ class SampleMaker:
             return cut
         return cast_rows(spec, cut, fetched.plan.rows(key), episode=self.episode.name)
 
-    def _absent_rows(self, entry: _Entry, size: int) -> Column:
+    def _absent_rows(self, entry: _Entry, fetched: Fetched) -> Column:
         """Return what stands for an optional array of rows that the episode lacks."""
-        steps = self._steps(entry.key)
+        steps, size = self._steps(entry.key), len(fetched.frames)
         if entry.dtype is None:
             return [[None] * steps[0] if steps else None for _ in range(size)]
         return np.zeros((size, *steps, *(entry.spec.shape or ())), dtype=entry.dtype)
@@ -333,11 +336,10 @@ class SampleMaker:
         key: str,
         fetched: Fetched,
         number: int,
-        decoder: FrameDecoder,
     ) -> None:
         """Decode the frames of one sample's window into (H, W, 3) or (n, H, W, 3)."""
         zarr_key = self.keymap[key].zarr_key
-        stored, size = fetched.stored[zarr_key], self._sizes[zarr_key]
+        stored, size, decoder = fetched.stored[zarr_key], self._sizes[zarr_key], fetched.decoder
         rows, places = fetched.plan.rows(key)[number], fetched.plan.places(key)[number]
         if out.ndim == 3:
             decoder.decode(stored[places], out, key=zarr_key, row=int(rows), stored_size=size)
@@ -363,9 +365,13 @@ class SampleMaker:
             times = np.asarray(fetched.stored[TIMESTAMP])[where].reshape(size)
         columns["timestamp"] = times.astype(np.float64, copy=False)
 
-    def _text(self, key: str, frame: int) -> str:
-        spans = self.episode.annotations(key)
-        return "; ".join(text for text, start, end in spans if start <= frame < end)
+    def _texts(self, entry: _Entry, fetched: Fetched) -> Column:
+        """Return the texts of the annotation spans that hold each frame."""
+        spans = self.episode.annotations(entry.spec.zarr_key)
+        return [
+            "; ".join(text for text, start, end in spans if start <= frame < end)
+            for frame in fetched.frames.tolist()
+        ]
 
     def _parse(self, spec: KeySpec, stored: bytes | memoryview, row: int) -> Any:
         try:
@@ -393,6 +399,15 @@ _CONTEXT = (
 )
 #: The kinds of samples that this process has met.
 _KINDS: dict[tuple[Field, ...], tuple[Field, ...]] = {}
+
+
+def _cut_of(spec: KeySpec, is_present: bool) -> Callable[[SampleMaker, _Entry, Fetched], Column]:
+    # Functions, not bound methods: a maker that refers to itself outlives its last use.
+    if spec.is_annotation:
+        return SampleMaker._texts
+    if spec.is_camera:
+        return SampleMaker._loose_images
+    return SampleMaker._cut_rows if is_present else SampleMaker._absent_rows
 
 
 def _nested(places: IntArray, rows: IntArray, make: Callable[[int, int], Any]) -> list[Any]:

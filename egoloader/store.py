@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from zarr.abc.store import ByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore
 
+from egoloader.arena import Arena
 from egoloader.counts import ReadCounts
 from egoloader.errors import EpisodeFormatError, ReadError
 from egoloader.files import Signature, StoredFile, open_files
@@ -37,9 +39,17 @@ class EpisodeFolder:
         root: the episode's folder.
         name: what errors call the episode.
         counts: where requests and bytes are added.
+        group: the file of the group's metadata, and which one it was when the episode was opened.
     """
 
-    def __init__(self, root: Path, name: str, counts: ReadCounts) -> None:
+    def __init__(
+        self,
+        root: Path,
+        name: str,
+        counts: ReadCounts,
+        group: tuple[str, Signature] | None = None,
+    ) -> None:
+        self._group = group
         self.root, self.name, self._counts = root, name, counts
         #: The folder's path as text, which costs less to join than a `Path`.
         self.root_name = os.fspath(root)
@@ -53,7 +63,8 @@ class EpisodeFolder:
         """
         try:
             with (self.root / path).open("rb") as file:
-                data = file.read(MAX_METADATA_BYTES + 1)
+                size = os.fstat(file.fileno()).st_size
+                data = file.read(min(size, MAX_METADATA_BYTES) + 1)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         if len(data) > MAX_METADATA_BYTES:
@@ -76,7 +87,26 @@ class EpisodeFolder:
             status = os.stat(f"{self.root_name}/{path}")  # noqa: PTH116 (a Path costs more)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        if stat.S_ISDIR(status.st_mode):
+            return None
         return status.st_size, status.st_mtime_ns, status.st_ino
+
+    def check_unchanged(self, key: str) -> None:
+        """Refuse what a folder holds now if another episode has taken its place.
+
+        Raises:
+            ReadError: the group's metadata is not what it was when the episode was opened.
+        """
+        if self._group is None:
+            return
+        path, opened = self._group
+        # Where there is none any more, nothing is in its place, and other checks say so.
+        if self.signature(path) not in (opened, None):
+            raise ReadError(
+                "the episode was replaced or edited while it was open; open it anew",
+                episode=self.name,
+                key=key,
+            )
 
     def full_path(self, path: str) -> str:
         """Return the path of a file below the folder."""
@@ -114,25 +144,45 @@ class EpisodeFolder:
     def read_range(self, key: str, path: str, file: StoredFile, start: int, stop: int) -> bytes:
         """Return bytes [start, stop) of a stored object of array `key`, and count the request.
 
+        What is behind the file's end is left out.
+
         Raises:
             ReadError: the file can't be read, or is shorter than it was.
         """
         try:
             data = file.read(start, stop)
         except OSError as error:
+            raise self._unreadable(key, path, start, stop, error) from error
+        self._count(key, path, file, start, stop, len(data))
+        return data
+
+    def read_into(
+        self, arena: Arena, key: str, path: str, file: StoredFile, start: int, stop: int
+    ) -> memoryview:
+        """Return the bytes of `read_range` in memory of an arena."""
+        memory = arena.take(stop - start)
+        try:
+            size = file.read_into(memory, start)
+        except OSError as error:
+            raise self._unreadable(key, path, start, stop, error) from error
+        self._count(key, path, file, start, stop, size)
+        return memory.data[:size]
+
+    def _count(
+        self, key: str, path: str, file: StoredFile, start: int, stop: int, size: int
+    ) -> None:
+        self._counts.of(key).add_request(size)
+        if size < min(stop, file.size) - start:
             raise ReadError(
-                f"{path}, bytes {start} to {stop} can't be read: {error}",
-                episode=self.name,
-                key=key,
-            ) from error
-        self._counts.of(key).add_request(len(data))
-        if len(data) < min(stop, file.size) - start:
-            raise ReadError(
-                f"{path} was cut short while it was open: bytes {start} to {stop} hold {len(data)}",
+                f"{path} was cut short while it was open: bytes {start} to {stop} hold {size}",
                 episode=self.name,
                 key=key,
             )
-        return data
+
+    def _unreadable(self, key: str, path: str, start: int, stop: int, error: OSError) -> ReadError:
+        return ReadError(
+            f"{path}, bytes {start} to {stop} can't be read: {error}", episode=self.name, key=key
+        )
 
     def array_names(self) -> Iterator[str]:
         """Yield the names of all arrays below the folder, sorted; a name may hold slashes."""

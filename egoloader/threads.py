@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import queue
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from egoloader.errors import LoaderError, SettingsError
 
-__all__ = ["Ordered", "Threads"]
+__all__ = ["Ordered", "Threads", "check_threads"]
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-_here = threading.local()
+#: A future, what to do for it, and with what; None ends a thread.
+_Task = tuple["Future[Any]", Callable[[Any], Any], Any] | None
+_Queue = queue.SimpleQueue[_Task]
 
 
 class Threads:
     """Threads of this process; they end with `close`, or when nobody holds this object any more.
+
+    They are daemons that end before the interpreter does: what they have not begun by then is
+    dropped. (`concurrent.futures` would have them do it all first.)
 
     Args:
         number: how many.
@@ -31,11 +37,20 @@ class Threads:
     """
 
     def __init__(self, number: int) -> None:
-        if type(number) is not int or number < 1:
-            raise SettingsError(f"num_threads must be a whole number above 0, got {number!r}")
-        self._pool = ThreadPoolExecutor(number, "egoloader", initializer=_mark)
+        check_threads(number)
+        self._tasks: _Queue = queue.SimpleQueue()
         self._pid = os.getpid()
-        self._finalizer = weakref.finalize(self, _end, self._pool, self._pid)
+        self._threads = [
+            threading.Thread(target=_run, args=(self._tasks,), name=f"egoloader_{n}", daemon=True)
+            for n in range(number)
+        ]
+        for thread in self._threads:
+            thread.start()
+        # The garbage collector may come here in any thread, holding any lock: it must not wait.
+        self._finalizer = weakref.finalize(self, _end, self._tasks, self._threads, self._pid)
+        self._finalizer.atexit = False
+        _POOLS.add(self)
+        _THREADS.update(self._threads)
 
     def __enter__(self) -> Threads:
         return self
@@ -47,26 +62,36 @@ class Threads:
         """Have a thread work on an item.
 
         Raises:
-            LoaderError: the threads belong to another process, which this one was forked from.
+            LoaderError: the threads have ended, or belong to another process.
         """
-        self.check_process()
-        return self._pool.submit(work, item)
+        self.check()
+        future: Future[R] = Future()
+        self._tasks.put((future, work, item))
+        return future
 
-    def check_process(self) -> None:
-        """Raise where this process was forked from the one that has the threads.
+    def check(self) -> None:
+        """Raise where these threads can't work any more.
 
         Raises:
-            LoaderError: it was.
+            LoaderError: they have ended, or this process was forked from the one that has them.
         """
         if self._pid != os.getpid():
             raise LoaderError(
                 "this iterator's threads are in the process that it was made in; "
                 "iterate over the loader anew in this one"
             )
+        if not self._finalizer.alive:
+            raise LoaderError(
+                "this iterator was interrupted or closed; iterate over the loader anew"
+            )
 
     def close(self) -> None:
-        """Drop what was not begun, and end the threads when they are done with what was."""
+        """Drop what was not begun, and wait until the threads are done with what was."""
         self._finalizer()
+        if self._pid == os.getpid():
+            for thread in self._threads:
+                if thread is not threading.current_thread():
+                    thread.join()
 
 
 class Ordered(Iterator[R], Generic[T, R]):
@@ -89,7 +114,9 @@ class Ordered(Iterator[R], Generic[T, R]):
         self._pending: deque[Future[R]] = deque()
 
     def __next__(self) -> R:
-        self._threads.check_process()
+        if self._is_over and not self._pending:
+            raise StopIteration
+        self._threads.check()
         self._draw()
         if not self._pending:
             raise StopIteration
@@ -118,11 +145,50 @@ class Ordered(Iterator[R], Generic[T, R]):
                 self._pending.append(self._threads.submit(self._work, item))
 
 
-def _mark() -> None:
-    _here.is_worker = True
+_POOLS: weakref.WeakSet[Threads] = weakref.WeakSet()
+_THREADS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
-def _end(pool: ThreadPoolExecutor, pid: int) -> None:
-    if pid == os.getpid():
-        # The garbage collector may come here in a thread of the pool, which can't wait for itself.
-        pool.shutdown(wait=not getattr(_here, "is_worker", False), cancel_futures=True)
+@atexit.register
+def _close_all() -> None:
+    """End all threads while there still is an interpreter for them to end in."""
+    for pool in list(_POOLS):
+        pool.close()
+    for thread in list(_THREADS):
+        thread.join()
+
+
+def check_threads(number: object) -> None:
+    """Refuse a number of threads that is no whole number above 0.
+
+    Raises:
+        SettingsError: it is none.
+    """
+    if type(number) is not int or number < 1:
+        raise SettingsError(f"num_threads must be a whole number above 0, got {number!r}")
+
+
+def _run(tasks: _Queue) -> None:
+    while (task := tasks.get()) is not None:
+        future, work, item = task
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(work(item))
+            except BaseException as error:  # it is the caller's, whatever it is
+                future.set_exception(error)
+        del task, future, work, item  # else they would live as long as the next task is waited for
+
+
+def _end(tasks: _Queue, threads: Sequence[threading.Thread], pid: int) -> None:
+    """Cancel what was not begun, and have the threads end; waits for nothing."""
+    if pid != os.getpid():
+        return  # a forked child has the queue, and none of the threads
+    try:
+        while True:
+            task = tasks.get_nowait()
+            if task is not None:
+                task[0].cancel()
+    except queue.Empty:
+        pass
+    for _ in threads:
+        tasks.put(None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-from bench import reads
+from bench import configs
 from bench.__main__ import main
+from bench.answers import difference
 from bench.configs import measure_configs
 from bench.machine import describe_machine
-from bench.pairing import Contender, Spread, Timings, WrongAnswerError, measure
-from bench.recordings import CAMERA, JpegSizeError, make_jpegs
-from bench.result import CountRow, Result, load, save, time_rows
+from bench.pairing import Contender, Spread, Timings, WrongAnswerError, agreement, measure
+from bench.questions import QUESTIONS
+from bench.recordings import JpegSizeError, make_jpegs
+from bench.result import CountRow, Result, Target, load, save, time_rows
 from bench.table import write_tables
-from bench.zarr_samples import per_entry
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
-KEY, ENTRY, SPAN = "one read per key", "one read per entry", "plain union span"
 
 
 class Clock:
@@ -46,6 +46,7 @@ class Clock:
         return Contender(name, reply)
 
 
+@agreement
 def differ(reference: int, answer: int) -> str | None:
     return None if reference == answer else f"{answer}, not {reference}"
 
@@ -81,6 +82,32 @@ def test_the_median_of_ratios_is_not_the_ratio_of_medians() -> None:
     timings = Timings(("a", "b"), np.array([[1, 4], [2, 2], [4, 4]]))
     assert timings.ratio("b").median == 1
     assert timings.milliseconds("b").median / timings.milliseconds("a").median == 2
+
+
+def test_ratios_can_be_against_another_contender() -> None:
+    timings = Timings(("a", "b", "c"), np.array([[10, 4, 2], [30, 9, 3], [50, 5, 5]]))
+    assert timings.ratio("b", over="c") == Spread.of([2, 3, 1])
+    assert timings.slowest_over_fastest() == Spread.of([5, 10, 10])
+
+
+def test_a_questions_time_is_shared_by_its_parts() -> None:
+    timings = Timings(("a", "b"), np.array([[10, 4], [30, 8]])).shared_by(2)
+    assert timings.nanoseconds.tolist() == [[5, 2], [15, 4]]
+
+
+@pytest.mark.parametrize(
+    ("sense", "bound", "is_met"),
+    [
+        ("at least", 1.5, True),
+        ("at least", 2, True),
+        ("at least", 2.1, False),
+        ("at most", 2.1, True),
+        ("at most", 2, True),
+        ("at most", 1.5, False),
+    ],
+)
+def test_the_median_decides_on_a_target(sense: Any, bound: float, is_met: bool) -> None:
+    assert Target("speed", Spread(2, 1, 3), sense, bound).is_met == is_met
 
 
 def test_spread_interpolates() -> None:
@@ -126,10 +153,10 @@ SAMPLE = {"state": torch.tensor([1.0, 2.0]), "image": b"jpeg"}
     ],
 )
 def test_samples_differ_where_they_do(change: dict[str, Any], said: str | None) -> None:
-    difference = reads.difference(("state", "image"), SAMPLE, SAMPLE | change)
-    assert (difference or "").startswith(said or "")
-    assert (difference is None) == (said is None)
-    assert reads.difference(("state", "image"), SAMPLE, {"image": b"jpeg"}) == "no 'state'"
+    said_now = difference(("state", "image"), SAMPLE, SAMPLE | change)
+    assert (said_now or "").startswith(said or "")
+    assert (said_now is None) == (said is None)
+    assert difference(("state", "image"), SAMPLE, {"image": b"jpeg"}) == "no 'state'"
 
 
 def a_result(name: str = "shapes") -> Result:
@@ -138,8 +165,19 @@ def a_result(name: str = "shapes") -> Result:
         CountRow("T = 5", who, {"rows": rows, "bytes": 98_765}, {"state": {"rows": rows}})
         for who, rows in (("ours", 3), ("theirs", 4321))
     ]
-    times = time_rows("T = 5", "warm", timings)
-    return Result(name, "Which?", {"cpu": "abacus"}, {"size": (4, 6)}, tuple(counts), tuple(times))
+    figures = time_rows("T = 5", "warm", timings)
+    targets = [
+        Target("theirs ÷ ours", timings.ratio("theirs"), "at least", bound) for bound in (2.5, 40)
+    ]
+    return Result(
+        name,
+        "Which?",
+        {"cpu": "abacus"},
+        {"size": (4, 6)},
+        tuple(targets),
+        tuple(counts),
+        tuple(figures),
+    )
 
 
 def test_a_result_survives_its_json(tmp_path: Path) -> None:
@@ -149,13 +187,21 @@ def test_a_result_survives_its_json(tmp_path: Path) -> None:
     assert content["machine"] == {"cpu": "abacus"}
     assert content["settings"] == {"size": [4, 6]}
     assert content["counts"][1]["arrays"] == {"state": {"rows": 4321}}
-    assert content["times"][1] == {
+    assert content["figures"][1] == {
         "case": "T = 5",
         "cache": "warm",
         "contender": "theirs",
         "n": 3,
-        "ms": {"median": 3.704, "p10": 2.716, "p90": 4.691},
+        "unit": "ms",
+        "value": {"median": 3.704, "p10": 2.716, "p90": 4.691},
         "ratio": {"median": 3.0, "p10": 2.2, "p90": 3.8},
+    }
+    assert content["targets"][1] == {
+        "what": "theirs ÷ ours",
+        "figure": {"median": 3.0, "p10": 2.2, "p90": 3.8},
+        "sense": "at least",
+        "bound": 40,
+        "is_met": False,
     }
 
 
@@ -171,6 +217,8 @@ def test_the_tables_are_made_from_the_json(tmp_path: Path) -> None:
     assert "| case | n | ours, ms | theirs | cache |" in text
     line = "| T = 5 | 3 | **1.24** (1.24 to 1.24) | **3.00** (2.20 to 3.80) | warm |"
     assert text.count(line) == 2
+    assert "| theirs ÷ ours | **3.000** (2.200 to 3.800) | at least 2.5 | met |" in text
+    assert "| theirs ÷ ours | **3.000** (2.200 to 3.800) | at least 40 | **not met** |" in text
     assert "Settings: size: 4, 6." in text
     assert "Machine: cpu: abacus." in text
 
@@ -178,15 +226,25 @@ def test_the_tables_are_made_from_the_json(tmp_path: Path) -> None:
 def test_cases_of_other_contenders_get_a_table_of_their_own(tmp_path: Path) -> None:
     path = save(a_result(), tmp_path)
     content = json.loads(path.read_text())
-    content["times"] += [row | {"case": "T = 6"} for row in content["times"]]
-    content["times"] += [
-        row | {"case": "T = 7", "contender": row["contender"].upper()}
-        for row in content["times"][:2]
+    rows = content["figures"]
+    content["figures"] = [
+        *rows,
+        *(row | {"case": "T = 6"} for row in rows),
+        *(row | {"cache": "cold"} for row in rows),
+        *(row | {"case": "T = 7", "unit": "MiB"} for row in rows),
+        *(row | {"case": "T = 8", "contender": row["contender"].upper()} for row in rows),
     ]
     path.write_text(json.dumps(content))
-    text = write_tables(tmp_path).read_text()
-    assert text.count("| case | n | ours, ms | theirs | cache |") == 1
-    assert text.count("| case | n | OURS, ms | THEIRS | cache |") == 1
+    lines = write_tables(tmp_path).read_text().splitlines()
+    heads = [
+        "| case | n | ours, ms | theirs | cache |",
+        "| case | n | ours, MiB | theirs | cache |",
+        "| case | n | OURS, ms | THEIRS | cache |",
+    ]
+    assert [line for line in lines if line.startswith("| case | n |")] == heads
+    at = lines.index(heads[0])
+    caches = [line.split("|")[-2].strip() for line in lines[at + 2 : at + 5]]
+    assert caches == ["warm", "warm", "cold"]
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
@@ -209,90 +267,14 @@ def test_the_committed_tables_are_those_of_the_committed_json(tmp_path: Path) ->
     assert write_tables(tmp_path).read_text() == (RESULTS / "README.md").read_text()
 
 
-@pytest.fixture(scope="module")
-def measured() -> Result:
-    return reads.measure_reads(
-        reads.Settings(
-            total_frames=(40, 350),
-            gaps_s=(0.1, 0.5, 2.0),
-            rounds=2,
-            size=(24, 40),
-            jpeg_bytes=(500, 5000),
-        )
-    )
-
-
-def count(result: Result, case: str, contender: str) -> CountRow:
-    (row,) = (row for row in result.counts if (row.case, row.contender) == (case, contender))
-    return row
-
-
-@pytest.mark.parametrize("contender", ["egoloader", KEY])
-def test_one_read_per_key_reads_what_the_windows_hold(measured: Result, contender: str) -> None:
-    row = count(measured, "T = 350", contender)
-    # Frame 175: rows 172 to 204 of four arrays, across two chunks; one row of pose and camera.
-    assert {key: cost["rows"] for key, cost in row.arrays.items()} == {
-        "images.front_1": 1,
-        "left.obs_keypoints": 33,
-        "left.obs_wrist_pose": 33,
-        "obs_head_pose": 1,
-        "right.obs_keypoints": 33,
-        "right.obs_wrist_pose": 33,
-    }
-    assert (row.counts["reads"], row.counts["rows"], row.counts["chunks"]) == (6, 134, 10)
-
-
-def test_one_read_per_entry_decodes_chunks_again(measured: Result) -> None:
-    row = count(measured, "T = 350", ENTRY)
-    # Four histories of 4 rows in one chunk each, four horizons of 30 rows in two, pose and camera.
-    assert (row.counts["reads"], row.counts["rows"], row.counts["chunks"]) == (10, 138, 14)
-    assert row.counts["requests"] == 14 + 10  # every access reads the shard's index again
-
-
-@pytest.mark.parametrize(("gap", "span"), [(0.1, 4), (0.5, 16), (2.0, 61)])
-def test_image_history_costs_two_jpegs_at_any_gap(measured: Result, gap: float, span: int) -> None:
-    case = f"T = 350, image history {gap} s"
-    for contender, jpegs in {"egoloader": 2, KEY: 2, ENTRY: 2, SPAN: span}.items():
-        row = count(measured, case, contender)
-        assert row.counts["of them JPEGs"] == row.arrays[CAMERA]["chunks"] == jpegs
-    assert count(measured, case, "egoloader").counts["reads"] == 6
-    assert count(measured, case, ENTRY).counts["reads"] == 11
-
-
-def test_every_case_is_timed_encoded_and_decoded(measured: Result) -> None:
-    cases = list(dict.fromkeys(row.case for row in measured.times))
-    assert len(cases) == 2 * (2 + 3)
-    assert cases[:2] == ["T = 40, numbers and JPEG bytes", "T = 40, decoded sample"]
-    assert [row.contender for row in measured.times[:4]] == ["egoloader", KEY, ENTRY, SPAN]
-    assert {row.n for row in measured.times} == {2}
-    assert 500 <= measured.settings["mean_jpeg_bytes"] <= 5000
-
-
-def test_a_contender_that_reads_another_array_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def mistakes_left_for_right(entries: Any, rows: Any) -> Any:
-        for read in per_entry(entries, rows):
-            yield dataclasses.replace(read, zarr_key=read.zarr_key.replace("left", "right"))
-
-    monkeypatch.setitem(reads._THEIRS, ENTRY, mistakes_left_for_right)
-    settings = reads.Settings((40,), (), 1, size=(24, 40), jpeg_bytes=(500, 5000))
-    with pytest.raises(WrongAnswerError, match=r"one read per entry.*'left\.\w+' holds other"):
-        reads.measure_reads(settings)
-
-
 def test_pictures_of_another_size_than_asked_for_are_refused() -> None:
     with pytest.raises(JpegSizeError, match=r"JPEGs of 24 x 40 pixels have .* outside 1 to 2"):
         make_jpegs((24, 40), (1, 2), seed=0)
 
 
-def test_settings_that_measure_nothing_are_refused() -> None:
-    for wrong in ({"total_frames": ()}, {"total_frames": (0,)}, {"rounds": 0}):
-        with pytest.raises(ValueError, match="at least 1"):
-            reads.Settings(**wrong)
-
-
 def test_configs_hand_over_the_same_paths() -> None:
     result = measure_configs(20, rounds=2)
-    assert [row.contender for row in result.times] == [
+    assert [row.contender for row in result.figures] == [
         "egoloader, plain containers",
         "Hydra's default, config objects",
     ]
@@ -303,18 +285,25 @@ def test_the_command_writes_json_and_tables(
 ) -> None:
     main(["--results", str(tmp_path), "configs", "--paths", "20", "--rounds", "2"])
     content = load(tmp_path / "configs.json")
-    assert content["times"][0]["case"] == "20 paths"
+    assert content["figures"][0]["case"] == "20 paths"
     assert (tmp_path / "README.md").read_text() in capsys.readouterr().out
 
 
-def test_reads_takes_its_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[reads.Settings] = []
+def test_without_a_question_all_are_answered_in_processes_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add_options(parser: argparse.ArgumentParser) -> None:
+        parser.set_defaults(paths=20, rounds=2)
 
-    def measure_reads(settings: reads.Settings) -> Result:
-        asked.append(settings)
-        return a_result("reads")
+    monkeypatch.setattr(configs, "add_options", add_options)
+    for name in QUESTIONS.keys() - {"configs"}:
+        monkeypatch.delitem(QUESTIONS, name)
+    main(["--results", str(tmp_path)])
+    assert load(tmp_path / "configs.json")["settings"] == {"paths": 20, "rounds": 2}
 
-    monkeypatch.setattr(reads, "measure_reads", measure_reads)
-    main(["--results", str(tmp_path), "reads", "--total-frames", "50", "60", "--rounds", "4"])
-    main(["--results", str(tmp_path), "reads"])
-    assert asked == [reads.Settings(total_frames=(50, 60), rounds=4), reads.Settings()]
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_question_lists_its_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "-h"])
+    assert (QUESTIONS[name].__doc__ or "").split()[0] in capsys.readouterr().out

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from egoloader import MultiDataset, ZarrDataset, ZarrEpisode
-from egoloader.cache import ReadCache
+from egoloader.cache import ByteCache
 from egoloader.catalog import split_episodes
 from egoloader.errors import (
     EpisodeFormatError,
@@ -106,7 +106,7 @@ def test_an_episode_out_of_reach_is_never_missing(
     tmp_path: Path, make: Any, missing_chunks: Any
 ) -> None:
     path = make(tmp_path / "ep.zarr")
-    episode = ZarrEpisode(path, missing_chunks=missing_chunks, cache=ReadCache(0))
+    episode = ZarrEpisode(path, missing_chunks=missing_chunks, cache=ByteCache(0))
     episode.read({POSE: [(60, 61)]})
     path.rename(tmp_path / "gone")
     open_files().forget()

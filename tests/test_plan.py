@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from egoloader import ZarrEpisode
 from egoloader.keymap import KeySpec
 from egoloader.plan import EntryPlan, ReadPlan, outline_plan, plan_batch, plan_rows
-from egoloader.windows import consecutive_runs, entry_steps
-from tests.strategies import row_windows
+from egoloader.windows import consecutive_runs, entry_pads, entry_rows, entry_steps
+from tests.strategies import key_specs, row_windows
 
 Windows = list[tuple[int, int]]
 plan_reads = ZarrEpisode.plan_reads
@@ -147,3 +147,32 @@ def test_a_batch_is_one_read_an_array_over_all_entries_and_frames() -> None:
     assert plan.rows("state").tolist() == [[9, 10, 11, 12], [0, 0, 1, 2]]
     # [0, 5) and [9, 13) lie in neighbouring chunks of 5; row 13 and 14 are cut, and not read.
     assert plan.reads == {"a": ReadPlan(((0, 13),)), "b": ReadPlan(((2, 3), (12, 13)))}
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    specs=st.lists(key_specs(), min_size=1, max_size=5),
+    chunks=st.lists(st.integers(1, 12), min_size=2, max_size=2),
+    total=st.integers(1, 200),
+    data=st.data(),
+)
+def test_a_batch_plan_equals_the_plan_of_all_its_rows(
+    specs: list[KeySpec], chunks: list[int], total: int, data: st.DataObject
+) -> None:
+    entries = {
+        f"key {n}": EntryPlan("ab"[n % 2], entry_steps(spec, 30), is_cut=False)
+        for n, spec in enumerate(specs)
+    }
+    chunk_rows = dict(zip("ab", chunks, strict=True))
+    frames = np.array(data.draw(st.lists(st.integers(0, total - 1), min_size=1, max_size=4)))
+    plan = plan_batch(outline_plan(entries, chunk_rows), frames, total, None)
+    ends = np.full(len(frames), total)
+    rows = {key: entry_rows(entry.steps, frames, ends) for key, entry in entries.items()}
+    for array, read in plan.reads.items():
+        needed = [rows[key] for key, entry in entries.items() if entry.zarr_key == array]
+        assert read == plan_rows(needed, chunk_rows[array])
+    for key, entry in entries.items():
+        assert plan.rows(key).tolist() == rows[key].tolist()
+        assert plan.is_pad(key).tolist() == entry_pads(entry.steps, frames, ends).tolist()
+        read = plan.reads[entry.zarr_key]
+        assert read.rows[plan.places(key)].tolist() == rows[key].tolist()

@@ -37,7 +37,7 @@ def run(block: str, **names: Any) -> dict[str, Any]:
 
 def test_loading_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPO)
-    found = run(next(block for block in blocks("python") if "DataLoader" in block))
+    found = run(next(block for block in blocks("python") if "EpisodeLoader" in block))
     assert isinstance(found["train"], MultiDataset)
     frames = len(found["train"]) % 32 or 32
     assert found["batch"]["images.front_1"].shape == (frames, 3, 120, 160)

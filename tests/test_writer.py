@@ -61,10 +61,24 @@ class TestNumbers:
     def test_chunk_rows_are_settable(self, tmp_path: Path) -> None:
         EpisodeWriter.write(tmp_path / "e", numeric={"a": ramp(20, 2)}, chunk_rows=7, **HEAD)
         assert same_bytes(stored(tmp_path / "e", "a"), ramp(20, 2))
-        chunks = [Zstd().decode(chunk) for chunk in shard_chunks(tmp_path / "e" / "a")]
+        chunks = shard_chunks(tmp_path / "e" / "a")
         rows = [np.frombuffer(chunk, "<f4").reshape(7, 2) for chunk in chunks]
         np.testing.assert_array_equal(np.concatenate(rows)[:20], ramp(20, 2))
         np.testing.assert_array_equal(np.concatenate(rows)[20:], np.zeros((1, 2)))
+
+    def test_large_rows_are_compressed_and_small_ones_are_not(self, tmp_path: Path) -> None:
+        values = {"small": ramp(20, 255), "large": ramp(20, 256)}
+        EpisodeWriter.write(tmp_path / "e", numeric=values, chunk_rows=7, **HEAD)
+        sizes = {"small": 7 * 1020, "large": 7 * 1024}
+        for key, size in sizes.items():
+            assert same_bytes(stored(tmp_path / "e", key), values[key])
+            chunks = shard_chunks(tmp_path / "e" / key)
+            assert [len(chunk) == size for chunk in chunks] == [key == "small"] * 3
+            packed = chunks if key == "small" else [Zstd().decode(chunk) for chunk in chunks]
+            rows = np.concatenate([np.frombuffer(one, "<f4").reshape(7, -1) for one in packed])
+            assert same_bytes(rows[:20], values[key])
+        assert ZarrEpisode(tmp_path / "e").layout("small").codecs == ("bytes", "crc32c")
+        assert ZarrEpisode(tmp_path / "e").layout("large").codecs == ("bytes", "zstd", "crc32c")
 
     def test_chunks_of_zeros_are_stored(self, tmp_path: Path) -> None:
         values = {"a": np.zeros((250, 3), np.float32), "b": np.zeros(250, bool)}
