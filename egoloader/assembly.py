@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from egoloader.arena import thread_arena
+from egoloader.arena import lent_arena
 from egoloader.batch import Allocate, Batch, Column, Field, Sample, allocate_column
 from egoloader.sample import Fetched, SampleMaker
 
@@ -51,7 +51,7 @@ def make_batch(parts: Sequence[Part], size: int, allocate: Allocate = fresh_memo
     Raises:
         EpisodeError: a sample can't be made; names episode, key and frame.
     """
-    with thread_arena() as arena:
+    with lent_arena() as arena:
         fetched = [part.maker.fetch(part.frames, arena) for part in parts]
         are_alike = all(one.fields is fetched[0].fields for one in fetched)
         if are_alike and not parts[0].maker.settings.transforms:

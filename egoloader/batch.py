@@ -90,15 +90,18 @@ class Batch(Sequence[Sample]):
         if not self._has_columns or any(sample is not None for sample in self._samples):
             return None
         return {
-            field.key: values if isinstance(values, list) else _tensor(field, values)
+            field.key: list(values) if isinstance(values, list) else _tensor(field, values)
             for field, values in ((field, self._columns[field.key]) for field in self._fields)
         }
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the batch's memory; Python objects and loose samples are not counted."""
-        columns = self._columns.values()
-        return sum(column.nbytes for column in columns if isinstance(column, np.ndarray))
+        """Bytes of the batch's tensors; Python objects are not counted."""
+        if self._has_columns:
+            columns = self._columns.values()
+            return sum(column.nbytes for column in columns if isinstance(column, np.ndarray))
+        values = (value for sample in self._samples if sample for value in sample.values())
+        return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
 
     def __len__(self) -> int:
         return len(self._samples)

@@ -32,12 +32,20 @@ def no_fence() -> Callable[[], bool]:
     return _is_done
 
 
-def cuda_fence() -> Callable[[], bool]:
-    """Record an event behind the copies that the GPU was asked for; return whether it is over."""
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record()
-    done: Callable[[], bool] = event.query
-    return done
+def cuda_fence(device: int) -> Fence:
+    """Return a fence for copies to a GPU.
+
+    It records an event behind what the current stream of the thread that lets a buffer go was
+    asked for. Copies on another stream must be over, or waited for by that one, before.
+    """
+
+    def record() -> Callable[[], bool]:
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(device))
+        done: Callable[[], bool] = event.query
+        return done
+
+    return record
 
 
 def _is_done() -> bool:
@@ -75,14 +83,17 @@ class Buffers:
         return len(self._free.get(key, ()))
 
     def _take(self, key: str, num_bytes: int) -> Buffer:
-        free = self._free.setdefault(key, deque(maxlen=self._capacity))
+        if self._pid != os.getpid():
+            # A forked child's copies of its parent's buffers are not pinned, nor its fences any.
+            self._free, self._pid = {}, os.getpid()
+        free = self._free.setdefault(key, deque())
         for _ in range(len(free)):
             try:
-                buffer, is_done = free.popleft()
+                buffer, is_done = free.pop()  # the last one back may still be in a cache
             except IndexError:  # another thread was faster
                 break
             if not is_done():
-                free.append((buffer, is_done))
+                free.appendleft((buffer, is_done))
             elif buffer.nbytes >= num_bytes:
                 return buffer
         return self._make(num_bytes)
@@ -92,10 +103,20 @@ class Buffers:
             return np.empty(num_bytes, dtype=np.uint8)
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
 
-    def give_back(self, key: str, buffer: Buffer) -> None:
-        """Keep a buffer whose lease is over; of too many, the oldest is let go."""
-        if self._pid == os.getpid():  # a forked child has a copy of the parent's, not its own
-            self._free[key].append((buffer, self._fence()))
+    def give_back(self, key: str, buffer: Buffer, pid: int) -> None:
+        """Keep a buffer whose lease is over; of too many, one that nothing reads is let go."""
+        if pid != os.getpid():
+            return  # a forked child has a copy of its parent's lease
+        free = self._free.setdefault(key, deque())
+        free.append((buffer, self._fence()))
+        for _ in range(len(free) if len(free) > self._capacity else 0):
+            try:
+                waiting = free.popleft()
+            except IndexError:
+                return
+            if waiting[1]():
+                return
+            free.append(waiting)  # let go now, its memory could be another's while it is read
 
 
 class _Lease:
@@ -103,10 +124,11 @@ class _Lease:
 
     def __init__(self, buffers: Buffers, key: str, buffer: Buffer) -> None:
         self._buffers, self._key, self._buffer = buffers, key, buffer
+        self._pid = os.getpid()
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
         return self._buffer.__array_interface__
 
     def __del__(self) -> None:
-        self._buffers.give_back(self._key, self._buffer)
+        self._buffers.give_back(self._key, self._buffer, self._pid)

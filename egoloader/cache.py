@@ -42,7 +42,7 @@ class ByteCache:
 
     def __init__(self, budget: int = CACHE_BYTES) -> None:
         if type(budget) is not int or budget < 0:
-            raise SettingsError(f"a cache's bytes are a whole number from 0 on, got {budget!r}")
+            raise SettingsError(f"cache_bytes must be a whole number from 0 on, got {budget!r}")
         self.budget = budget
         self._state = _State()
 

@@ -34,8 +34,8 @@ def cast_rows(
 
     Args:
         spec: the entry.
-        numbers: (B, n, D…) of the stored dtype.
-        rows: (B, n) int64, the row that each came from.
+        numbers: (B, n, D…) of the stored dtype, (B, D…) without a time axis.
+        rows: (B, n) or (B,) int64, the row that each came from.
         episode: named in errors.
 
     Raises:
@@ -54,7 +54,7 @@ def cast_rows(
             "set the entry's dtype",
             episode=episode,
             key=spec.zarr_key,
-            frame=int(rows[place[:2]]),
+            frame=int(rows[place[: rows.ndim]]),
         )
     return cast
 

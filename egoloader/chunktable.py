@@ -195,7 +195,8 @@ class ChunkTable:
             return decode_index(data, num_chunks, has_crc=layout.index_has_crc)
         except ValueError as error:
             raise ReadError(
-                f"{path}, bytes {start} to {start + size}: {error}",
+                f"{path}, bytes {start} to {start + size}: {error}; the file is cut short or "
+                "damaged, copy or write the episode again",
                 episode=self._folder.name,
                 key=self._key,
             ) from error
@@ -208,7 +209,7 @@ class ChunkTable:
             return
         raise ReadError(
             f"{path} is cut short: chunk {place} is to lie in bytes {start} to {stop}, "
-            f"the file has {file.size}",
+            f"the file has {file.size}; copy or write the episode again",
             episode=self._folder.name,
             key=self._key,
         )

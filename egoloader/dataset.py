@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ class ZarrDataset(Dataset[Sample]):
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
         _check_keymap(keymap)
-        settings = SampleSettings(image_dtype, annotation_cutoff, tuple(transforms), mixed_sizes)
+        settings = SampleSettings(image_dtype, annotation_cutoff, transforms, mixed_sizes)
         cache = ByteCache(cache_bytes)
         self.episode = ZarrEpisode(path, missing_chunks=missing_chunks, cache=cache)
         self._maker = SampleMaker(self.episode, keymap, settings)
@@ -217,7 +217,7 @@ class MultiDataset(Dataset[Sample]):
                 its keymap.
             SettingsError: an option that can't be meant, or nothing is left after filtering.
         """
-        settings = SampleSettings(image_dtype, annotation_cutoff, tuple(transforms), mixed_sizes)
+        settings = SampleSettings(image_dtype, annotation_cutoff, transforms, mixed_sizes)
         _check_keymaps(keymap)
         root = _check_folder(folder)
         found = find_episodes(root)
@@ -369,6 +369,8 @@ def _keymaps_by_embodiment(
 
 
 def _check_indices(indices: Sequence[int], length: int) -> IntArray:
+    if not isinstance(indices, Sized):
+        raise SettingsError(f"a batch is a list of indices, got {indices!r}")
     checked = np.empty(len(indices), dtype=np.int64)
     for place, index in enumerate(indices):
         number = operator.index(index)

@@ -10,7 +10,7 @@ import simplejpeg
 
 from egoloader.errors import FrameError
 
-__all__ = ["MAX_PIXELS", "decode_jpeg", "jpeg_size"]
+__all__ = ["MAX_PIXELS", "check_size", "decode_jpeg", "jpeg_size"]
 
 #: Largest image that is decoded, in pixels.
 MAX_PIXELS = 64_000_000
@@ -41,6 +41,25 @@ def jpeg_size(data: bytes | memoryview, *, episode: str, key: str, frame: int) -
     return int(height), int(width)
 
 
+def check_size(
+    data: bytes | memoryview, stored_size: tuple[int, int], *, episode: str, key: str, frame: int
+) -> None:
+    """Check from a JPEG's header that it has the (height, width) that it must have.
+
+    Raises:
+        FrameError: it has another, or see `jpeg_size`.
+    """
+    size = jpeg_size(data, episode=episode, key=key, frame=frame)
+    if size != stored_size:
+        raise FrameError(
+            f"the JPEG is {size[0]} x {size[1]} pixels (height x width), the episode says or its "
+            f"other frames have {stored_size[0]} x {stored_size[1]}",
+            episode=episode,
+            key=key,
+            frame=frame,
+        )
+
+
 def decode_jpeg(
     data: bytes | memoryview,
     out: Pixels,
@@ -66,17 +85,9 @@ def decode_jpeg(
     Raises:
         FrameError: truncated, corrupt, of another size than `stored_size`, or see `jpeg_size`.
     """
-    size = jpeg_size(data, episode=episode, key=key, frame=frame)
-    if size != stored_size:
-        raise FrameError(
-            f"the JPEG is {size[0]} x {size[1]} pixels (height x width), the episode says or its "
-            f"other frames have {stored_size[0]} x {stored_size[1]}",
-            episode=episode,
-            key=key,
-            frame=frame,
-        )
+    check_size(data, stored_size, episode=episode, key=key, frame=frame)
     try:
-        if out.shape[:2] == size:
+        if out.shape[:2] == stored_size:
             simplejpeg.decode_jpeg(data, buffer=out)
         else:
             _decode_resized(data, out)

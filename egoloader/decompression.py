@@ -23,11 +23,15 @@ Decompress = Callable[[Stored, int], Stored]
 _CRC_SIZE, _CRC_RESIDUE = 4, 0x48674BC7
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_BLOCK = 2**17
+#: Behind 0x50 to 0x5F; such frames hold what is none of the data.
+_ZSTD_SKIPPED = b"\x2a\x4d\x18"
 #: What frames without a stated size may hold beyond a multiple of a chunk's: each of their blocks
 #: counts as a whole one.
 _UNSTATED_BYTES = 2**23
 _BLOSC_HEAD = 16
 _GZIP = 16 + zlib.MAX_WBITS
+#: Writers make one; each costs a copy of all that is behind it.
+_MAX_MEMBERS = 1000
 
 
 def _check_size(size: int, limit: int) -> None:
@@ -67,10 +71,17 @@ def unpack_zstd(data: Stored, limit: int) -> Stored:
 def _zstd_sizes(data: Stored) -> tuple[int, int]:
     """Return the bytes that zstd frames state, and the most that those hold which state nothing.
 
-    What is no frame counts nothing; decompressing it says so.
+    Raises:
+        ValueError: the data is not made of whole frames.
     """
     stated = unstated = at = 0
-    while at + 6 <= len(data) and bytes(data[at : at + 4]) == _ZSTD_MAGIC:
+    while at + 8 <= len(data):
+        magic = bytes(data[at : at + 4])
+        if magic[1:] == _ZSTD_SKIPPED and magic[0] & 0xF0 == 0x50:
+            at += 8 + int.from_bytes(data[at + 4 : at + 8], "little")
+            continue
+        if magic != _ZSTD_MAGIC:
+            break
         descriptor = data[at + 4]
         is_single = descriptor & 0x20
         width = (1 if is_single else 0, 2, 4, 8)[descriptor >> 6]
@@ -79,6 +90,8 @@ def _zstd_sizes(data: Stored) -> tuple[int, int]:
         at, most = _zstd_blocks(data, at + width)
         at += 4 if descriptor & 4 else 0  # a checksum
         stated, unstated = (stated + size, unstated) if width else (stated, unstated + most)
+    if at != len(data):
+        raise ValueError(f"zstd frames of {at} bytes in {len(data)}")
     return stated, unstated
 
 
@@ -115,6 +128,8 @@ def unpack_gzip(data: Stored, limit: int) -> Stored:
         if not member.eof:
             raise EOFError("the gzip stream ends before its end")
         rest = member.unused_data.lstrip(b"\0")
+        if len(parts) == _MAX_MEMBERS:
+            raise ValueError(f"more than {_MAX_MEMBERS} gzip members in one chunk")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

@@ -68,7 +68,7 @@ class StoredFile:
 
 
 class OpenFiles:
-    """The least recently used files are let go first. Safe to ask from threads.
+    """Those that were asked for longest ago are let go first. Safe to ask from threads.
 
     A file that somebody still reads from stays open until they are done.
 
@@ -114,7 +114,7 @@ class OpenFiles:
 
 
 _FILES = OpenFiles(MAX_OPEN_FILES)
-# A child process would share file offsets and the number of files with its parent.
+# A forked child has its parent's lock as it was, perhaps held, and a bound of its own.
 os.register_at_fork(after_in_child=_FILES.forget)
 
 

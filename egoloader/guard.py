@@ -65,13 +65,13 @@ class HolePolicy:
                 f"{path} is missing; {way_out}", episode=self._folder.name, key=key
             )
         if key not in self._warned:
-            self._warned.add(key)
             warnings.warn(
                 f"episode {self._folder.name!r}, key {key!r}: {path} is missing; "
                 "fill values are served for missing chunks of this key",
                 MissingChunkWarning,
                 stacklevel=2,
             )
+            self._warned.add(key)
 
     def _has_metadata(self, key: str) -> bool:
         names = (f"{key}/zarr.json", f"{key}/.zarray")

@@ -54,7 +54,9 @@ class EpisodeLoader:
 
     Batches come in the sampler's order, whichever thread is done first. Images (and other large
     values) are made in memory that is used again when nothing refers to a batch any more: a batch
-    that is kept, or a slice or view of one, stays as it is. Where a GPU is, that memory is pinned.
+    that is kept, or a slice or view of one, stays as it is. Where a GPU is, that memory is pinned,
+    and used again when the copies are over that the current stream was asked for until the batch
+    was let go; let go of a batch that another stream copies only when that is done.
 
     Every `iter` begins a new pass; with `shuffle`, each pass has an order of its own, which the
     seed and the pass's number alone decide. An error comes in its batch's place, and iterating
@@ -66,7 +68,8 @@ class EpisodeLoader:
         batch_size: samples of a batch, the last of a pass may hold fewer; 32 unless given.
         shuffle: whether every pass has a shuffled order, or the dataset's own.
         seed: of the shuffled order.
-        batch_sampler: yields the indices of each batch, in place of the options before.
+        batch_sampler: yields the indices of each batch, in place of the options before; gone
+            through anew in every pass.
         num_threads: threads that make batches; one a usable core, at most 8, unless given.
         look_ahead: batches that are made or wait at once; one more than threads unless given.
         pin_memory: whether batches are made in page-locked memory; where a GPU is unless given.
@@ -170,7 +173,8 @@ def make_buffers(look_ahead: int, pin_memory: bool | None = None) -> Buffers:
     if pin_memory and not has_gpu:
         raise SettingsError("pin_memory needs a GPU, and PyTorch finds none; leave it out")
     pin = has_gpu if pin_memory is None else pin_memory
-    return Buffers(look_ahead + 2, pin=pin, fence=cuda_fence if pin else no_fence)
+    fence = cuda_fence(torch.cuda.current_device()) if pin else no_fence
+    return Buffers(look_ahead + 2, pin=pin, fence=fence)
 
 
 def _make(maker: BatchMaker, memory: Buffers, indices: Sequence[int]) -> DictBatch:
@@ -215,6 +219,11 @@ def _check_order(
         raise SettingsError("batch_sampler excludes batch_size and shuffle; keep one")
     if not isinstance(batch_sampler, Iterable):
         raise SettingsError(f"batch_sampler yields lists of indices, got {batch_sampler!r}")
+    if isinstance(batch_sampler, Iterator):
+        raise SettingsError(
+            f"batch_sampler is a {type(batch_sampler).__name__}, which can be gone through only "
+            "once; give a list, or a sampler that begins anew with every pass"
+        )
     return batch_sampler
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from egoloader.dataset import MultiDataset
-from egoloader.errors import SettingsError
+from egoloader.errors import LoaderError, SettingsError
 from egoloader.loader import make_buffers, stream_batches
 from egoloader.sampler import InOrder, ShuffledBatches
 from egoloader.threads import Threads
@@ -39,7 +39,8 @@ class MixtureLoader:
 
     An epoch is a pass over the longest source; the others go on where they were and start over
     when they end, so that each source's frames come once per pass of that source. The position
-    moves on as a batch is handed out; `iter` goes on from there, however often it is called.
+    moves on as a batch is handed out; `iter` goes on from there, however often it is called, and
+    ends the iterators before it. Where a batch can't be made the position stays before it.
 
     Where fewer batches make an epoch (`epoch_limit`), the next epoch goes on in the same pass, so
     that all frames still come once before any comes again.
@@ -78,12 +79,17 @@ class MixtureLoader:
         }
         self.fingerprint = _fingerprint(self._sources, batch_size, seed)
         self.position = Position()
+        self._newest = 0  # of the iterators
 
     def __len__(self) -> int:
         """Return the batches of an epoch without a limit: those done and those left."""
         return max(len(order) for order in self._order.values())
 
     def __iter__(self) -> Iterator[dict[str, Batch]]:
+        self._newest += 1
+        return self._batches(self._newest)
+
+    def _batches(self, number: int) -> Iterator[dict[str, Batch]]:
         size = int(min(len(self), self._epoch_limit()))
         # An epoch is over, too, where the trainer broke it off or a resumed run has a lower limit.
         is_over = self.position.done >= size
@@ -105,6 +111,11 @@ class MixtureLoader:
             for name, order in self._order.items()
         }
         for _ in range(left):
+            if number != self._newest:
+                raise LoaderError(
+                    "a newer iterator of these batches goes on in this one's place; a position "
+                    "that two move on would show frames twice"
+                )
             batch = {name: next(stream) for name, stream in streams.items()}
             self.position = _advanced(self.position, size)
             yield batch

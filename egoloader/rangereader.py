@@ -186,7 +186,8 @@ class _Array:
             assert broken is not None
             raise ReadError(
                 f"{broken.path}, bytes {broken.start} to {broken.stop} can't be decoded: "
-                f"{type(error).__name__}: {error}",
+                f"{type(error).__name__}: {error}; the file is damaged, or was written to while it "
+                "was open: copy or write the episode again",
                 episode=self._folder.name,
                 key=self._key,
             ) from error

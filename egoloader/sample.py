@@ -16,7 +16,7 @@ from egoloader.batch import Column, Field, Sample
 from egoloader.binding import bind
 from egoloader.cast import cast_rows, output_dtype
 from egoloader.chunkcodec import ChunkRows
-from egoloader.decode import jpeg_size
+from egoloader.decode import check_size, jpeg_size
 from egoloader.episode import TIMESTAMP, ZarrEpisode
 from egoloader.errors import (
     EgoloaderError,
@@ -45,7 +45,8 @@ class SampleSettings:
 
     Args:
         image_dtype: `uint8` in 0…255, `float32` in 0…1 (the same values / 255), or `jpeg`, the
-            encoded bytes as they are stored.
+            encoded bytes as they are stored: of them only the head is checked, and an entry's
+            `size` is left to whoever decodes them.
         annotation_cutoff: end every `action_keys` horizon with the annotation span that holds the
             frame; the steps past it are padded.
         transforms: callables from sample to sample, applied in order.
@@ -58,7 +59,7 @@ class SampleSettings:
 
     image_dtype: ImageDtype = "uint8"
     annotation_cutoff: bool = False
-    transforms: tuple[Transform, ...] = ()
+    transforms: Sequence[Transform] = ()
     mixed_sizes: MixedSizes = "error"
 
     def __post_init__(self) -> None:
@@ -69,6 +70,8 @@ class SampleSettings:
                 raise SettingsError(f"{name} is {value!r}; {hint}")
         if not isinstance(self.annotation_cutoff, bool):
             raise SettingsError(f"annotation_cutoff is true or false: {self.annotation_cutoff!r}")
+        if not isinstance(self.transforms, Sequence):
+            raise SettingsError(f"transforms is a list of callables, got {self.transforms!r}")
         object.__setattr__(self, "transforms", tuple(self.transforms))
         for transform in self.transforms:
             if not callable(transform):
@@ -164,7 +167,7 @@ class SampleMaker:
             plan = self.plan(frames)
             stored = self.episode.fetch_all(plan.reads, arena)
             fields = self._fields or self._learn_fields(plan, stored)
-        except EgoloaderError:
+        except (EgoloaderError, Warning):
             raise
         except Exception as error:
             raise self._failure(frames, error) from error
@@ -187,7 +190,7 @@ class SampleMaker:
                 if entry.mask is not None:
                     columns[entry.mask] = self._mask(entry, fetched)
             self._cut_context(fetched, columns)
-        except EgoloaderError:
+        except (EgoloaderError, Warning):
             raise
         except Exception as error:
             raise self._failure(fetched.frames, error) from error
@@ -327,8 +330,15 @@ class SampleMaker:
         if not entry.is_present:
             steps = self._steps(entry.key)
             return [[b""] * steps[0] if steps else b"" for _ in fetched.frames]
-        stored, places = fetched.stored[entry.spec.zarr_key], fetched.plan.places(entry.key)
-        return _nested(places, places, lambda place, _: bytes(stored[place]))
+        key, plan = entry.spec.zarr_key, fetched.plan
+        stored, size = fetched.stored[key], self._sizes[key]
+
+        def passed_on(place: int, row: int) -> bytes:
+            data = bytes(stored[place])
+            check_size(data, size, episode=self.episode.name, key=key, frame=row)
+            return data
+
+        return _nested(plan.places(entry.key), plan.rows(entry.key), passed_on)
 
     def _decode_window(
         self,

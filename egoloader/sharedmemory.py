@@ -63,7 +63,7 @@ def warn_if_short(
 def check_worker(batch_bytes: int) -> None:
     """Check the first batch that a `DataLoader`'s first worker makes; elsewhere do nothing."""
     info = torch.utils.data.get_worker_info()
-    if info is None or info.id or os.getpid() in _checked:
+    if not batch_bytes or info is None or info.id or os.getpid() in _checked:
         return
     _checked.add(os.getpid())
     warn_if_short(batch_bytes, info.num_workers)

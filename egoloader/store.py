@@ -82,11 +82,17 @@ class EpisodeFolder:
         return value
 
     def signature(self, path: str) -> Signature | None:
-        """Return what tells a file from its successor; None where there is no file."""
+        """Return what tells a file from its successor; None where there is no file.
+
+        Raises:
+            ReadError: it can't be told whether there is one.
+        """
         try:
             status = os.stat(f"{self.root_name}/{path}")  # noqa: PTH116 (a Path costs more)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise ReadError(f"{path} can't be reached: {error}", episode=self.name) from error
         if stat.S_ISDIR(status.st_mode):
             return None
         return status.st_size, status.st_mtime_ns, status.st_ino

@@ -44,13 +44,13 @@ class Threads:
             threading.Thread(target=_run, args=(self._tasks,), name=f"egoloader_{n}", daemon=True)
             for n in range(number)
         ]
-        for thread in self._threads:
-            thread.start()
         # The garbage collector may come here in any thread, holding any lock: it must not wait.
         self._finalizer = weakref.finalize(self, _end, self._tasks, self._threads, self._pid)
         self._finalizer.atexit = False
         _POOLS.add(self)
-        _THREADS.update(self._threads)
+        for thread in self._threads:
+            thread.start()  # may fail; those before it end with this object
+            _THREADS.add(thread)
 
     def __enter__(self) -> Threads:
         return self
@@ -90,7 +90,7 @@ class Threads:
         self._finalizer()
         if self._pid == os.getpid():
             for thread in self._threads:
-                if thread is not threading.current_thread():
+                if thread.ident is not None and thread is not threading.current_thread():
                     thread.join()
 
 
@@ -117,11 +117,12 @@ class Ordered(Iterator[R], Generic[T, R]):
         if self._is_over and not self._pending:
             raise StopIteration
         self._threads.check()
-        self._draw()
-        if not self._pending:
-            raise StopIteration
-        future = self._pending.popleft()
+        future = None
         try:
+            self._draw()
+            if not self._pending:
+                raise StopIteration
+            future = self._pending.popleft()
             return future.result()
         except (KeyboardInterrupt, SystemExit):
             self._threads.close()

@@ -19,6 +19,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 from egoloader import ZarrEpisode
 from egoloader.chunkcodec import ChunkCodec, unread_reason
+from egoloader.decompression import unpack_zstd
 from egoloader.errors import EgoloaderError, ReadError
 from egoloader.layout import ArrayLayout, parse_layout
 from tests.episodes import foreign_group, foreign_numbers, ramp, write_human
@@ -382,3 +383,12 @@ def test_whichever_bytes_of_a_stamped_episode_change_no_value_is_wrong(
         return
     for one, other in zip(found, wanted, strict=True):
         assert np.array_equal(one, other)
+
+
+def test_zstd_limits_hold_behind_frames_that_are_skipped() -> None:
+    packed = zstd.compress(bytes(2**20), 1)
+    skipped = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"
+    assert bytes(unpack_zstd(skipped + packed, 2**20)) == bytes(2**20)
+    for data in (skipped + packed, packed + skipped + packed, packed + b"more"):
+        with pytest.raises(ValueError, match="bytes"):
+            unpack_zstd(data, 2**19)

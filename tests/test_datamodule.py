@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from egoloader import EpisodeDataModule, EpisodeWriter, KeyMap, KeySpec, frames, human_keymap
-from egoloader.errors import ReadError, SettingsError
+from egoloader.errors import LoaderError, ReadError, SettingsError
 from tests.episodes import pictures, ramp, write_human
 
 HUMAN = human_keymap("cartesian", horizon=4, masks=True)
@@ -182,6 +182,16 @@ def test_any_number_of_threads_gives_the_same_batches(folder: Path) -> None:
                 for key in one[name]
                 if isinstance(one[name][key], torch.Tensor)
             )
+
+
+def test_an_older_iterator_does_not_move_the_position_on(folder: Path) -> None:
+    loader = module(folder).train_dataloader()
+    older = iter(loader)
+    next(older)
+    newer = iter(loader)
+    with pytest.raises(LoaderError, match="a newer iterator"):
+        next(older)
+    assert len(list(newer)) == len(loader) - 1
 
 
 class Recorder(lightning.LightningModule):

@@ -12,7 +12,7 @@ import simplejpeg
 import torch
 from torch.utils.data import DataLoader
 
-from egoloader import EpisodeLoader, KeyMap, MultiDataset, ZarrDataset, collate
+from egoloader import EpisodeLoader, EpisodeWriter, KeyMap, MultiDataset, ZarrDataset, collate
 from egoloader.errors import SettingsError
 from tests.entries import CAMERA, camera, entry, keymap
 from tests.episodes import foreign_bytes, foreign_group, foreign_numbers, ramp
@@ -171,6 +171,24 @@ def test_jpeg_hands_out_the_stored_bytes(folder: Path) -> None:
         assert batch["wrists"] == [[b"", b""]] * 3
         assert batch["wrists_is_pad"].all()
     assert md[5]["past"] == a[3:6]
+
+
+def test_encoded_images_stay_as_they_were_while_others_are_read(tmp_path: Path) -> None:
+    for name, rows in FRAMES.items():  # not compressed again, as our writer has it
+        EpisodeWriter.write(
+            tmp_path / name, numeric={}, images={CAMERA: rows}, fps=30, embodiment="human"
+        )
+    entries = keymap(cam=camera(), past=camera(history=2))
+    md = MultiDataset.from_folder(tmp_path, entries, image_dtype="jpeg")
+    indices = [[(7 * k + 5 * b) % (2 * TOTAL) for b in range(6)] for k in range(40)]
+    held = list(EpisodeLoader(md, batch_sampler=indices, num_threads=3))
+    held += [collate(md.__getitems__(one)) for one in indices]
+    for wanted, batch in zip(indices * 2, held, strict=True):
+        for index, image, past in zip(wanted, batch["cam"], batch["past"], strict=True):
+            record, i = md.locate(index)
+            rows = FRAMES[record.name]
+            assert image == rows[i]
+            assert past == [rows[max(0, i - 1)], rows[i]]
 
 
 # Images of several sizes in one batch.

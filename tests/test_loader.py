@@ -229,8 +229,13 @@ def test_any_iterable_of_indices_is_a_batch_sampler(md: MultiDataset) -> None:
 
 
 def test_a_batch_sampler_without_a_length(md: MultiDataset) -> None:
-    loader = EpisodeLoader(md, batch_sampler=([i, i] for i in range(5)))
-    assert [batch["frame_index"].tolist() for batch in loader] == [[i, i] for i in range(5)]
+    class Pairs:
+        def __iter__(self) -> Iterator[list[int]]:
+            return ([i, i] for i in range(5))
+
+    loader = EpisodeLoader(md, batch_sampler=Pairs())
+    for _ in range(2):
+        assert [batch["frame_index"].tolist() for batch in loader] == [[i, i] for i in range(5)]
     with pytest.raises(TypeError, match="len"):
         len(loader)
 
@@ -243,12 +248,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"shuffle": "no"}, "shuffle"),
     ({"pin_memory": "no"}, "pin_memory"),
     ({"batch_sampler": 3}, "batch_sampler"),
+    ({"batch_sampler": iter([[0]])}, "only once; give a list"),
     ({"batch_sampler": [[0]], "batch_size": 2}, "batch_sampler excludes batch_size and shuffle"),
     ({"batch_sampler": [[0]], "shuffle": True}, "batch_sampler excludes batch_size and shuffle"),
 ]
 
 
-@pytest.mark.parametrize(("options", "words"), WRONG, ids=[str(options) for options, _ in WRONG])
+@pytest.mark.parametrize(("options", "words"), WRONG, ids=[words for _, words in WRONG])
 def test_wrong_options_are_refused_by_name(
     md: MultiDataset, options: dict[str, Any], words: str
 ) -> None:
@@ -309,12 +315,13 @@ def test_a_failing_transform_is_an_error_in_its_batchs_place(folder: Path) -> No
 
 
 def test_a_samplers_errors_come_in_their_place(md: MultiDataset) -> None:
-    def failing() -> Iterator[list[int]]:
-        yield [0]
-        yield [1]
-        raise ZeroDivisionError("of the sampler")
+    class Failing:
+        def __iter__(self) -> Iterator[list[int]]:
+            yield [0]
+            yield [1]
+            raise ZeroDivisionError("of the sampler")
 
-    batches = iter(EpisodeLoader(md, batch_sampler=failing(), num_threads=2, look_ahead=6))
+    batches = iter(EpisodeLoader(md, batch_sampler=Failing(), num_threads=2, look_ahead=6))
     assert [next(batches)["frame_index"].tolist() for _ in range(2)] == [[0], [1]]
     with pytest.raises(ZeroDivisionError, match="of the sampler"):
         next(batches)

@@ -315,3 +315,24 @@ def test_an_optional_shape_that_the_array_does_not_have_is_refused(
 ) -> None:
     with pytest.raises(KeyMapError, match="shape"):
         ZarrDataset(human, keymap(a=wrong))
+
+
+def test_a_lost_integer_is_named_without_a_time_axis_too(tmp_path: Path) -> None:
+    values = np.zeros((5, 3), dtype=np.int64)
+    values[4, 2] = 2**24 + 1
+    foreign_numbers(foreign_group(tmp_path / "ep.zarr", 5), "clock", values, chunks=(5, 3))
+    ds = ZarrDataset(tmp_path / "ep.zarr", keymap(clock=entry("clock")))
+    with pytest.raises(ValueRangeError, match="dtype") as caught:
+        ds.__getitems__([1, 4])
+    assert (caught.value.key, caught.value.frame) == ("clock", 4)
+
+
+@pytest.mark.parametrize("broken", [b"", b"garbage"])
+def test_encoded_frames_are_looked_at_too(tmp_path: Path, broken: bytes) -> None:
+    frames = [simplejpeg.encode_jpeg(np.zeros((16, 24, 3), np.uint8)), broken]
+    foreign_bytes(foreign_group(tmp_path / "ep.zarr", 2), CAMERA, frames, chunks=(1,))
+    ds = ZarrDataset(tmp_path / "ep.zarr", keymap(cam=camera()), image_dtype="jpeg")
+    assert ds[0]["cam"] == frames[0]
+    with pytest.raises(FrameError) as caught:
+        ds[1]
+    assert caught.value.frame == 1

@@ -57,3 +57,13 @@ def test_a_process_that_is_no_worker_checks_nothing(
 ) -> None:
     monkeypatch.setattr(sharedmemory, "free_bytes", lambda: 0)
     assert len(ZarrDataset(human, KEYMAP).__getitems__([3, 4])) == 2
+
+
+def test_transformed_samples_are_checked_as_well(
+    human: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharedmemory, "free_bytes", lambda: 100)
+    options = {"num_workers": 1, "multiprocessing_context": "fork", "collate_fn": collate}
+    dataset = ZarrDataset(human, KEYMAP, transforms=[dict])
+    with pytest.raises(SharedMemoryWarning, match="1 workers"):
+        list(DataLoader(dataset, batch_size=4, **options))
