@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -117,16 +118,17 @@ def _scatter(
 ) -> dict[str, Column]:
     """Put what was cut for each part where its samples stand in the batch."""
     columns: dict[str, Column] = {}
-    indices = [np.array(part.places) for part in parts]
+    order = np.argsort(np.concatenate([np.asarray(part.places) for part in parts]))
     for field in fields:
         if field.has_pixels:
             continue
-        column = columns[field.key] = allocate_column(field, size, allocate)
-        for part, index, cut in zip(parts, indices, cuts, strict=True):
-            values = cut[field.key]
-            if isinstance(column, np.ndarray):
-                column[index] = values
-                continue
-            for place, value in zip(part.places, values, strict=True):
-                column[place] = value
+        values = [cut[field.key] for cut in cuts]
+        column = allocate_column(field, size, allocate)
+        if isinstance(column, np.ndarray):
+            # A permutation needs no clipping; any other mode would copy once more.
+            np.concatenate(values).take(order, axis=0, out=column, mode="clip")
+        else:
+            loose = list(itertools.chain.from_iterable(values))
+            column = [loose[place] for place in order.tolist()]
+        columns[field.key] = column
     return columns

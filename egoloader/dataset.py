@@ -298,10 +298,13 @@ class MultiDataset(Dataset[Sample]):
             return Batch.of_samples([])
         numbers = np.searchsorted(self._bounds, at, side="right") - 1
         frames = at - self._bounds[numbers]
-        parts = []
-        for number in dict.fromkeys(numbers.tolist()):
-            places = np.flatnonzero(numbers == number)
-            parts.append(Part(self._maker(number), frames[places], places.tolist()))
+        # Places by episode, each episode's in the order of the batch.
+        order = np.argsort(numbers, kind="stable")
+        found, starts = np.unique(numbers[order], return_index=True)
+        parts = [
+            Part(self._maker(number), frames[places], places.tolist())
+            for number, places in zip(found.tolist(), np.split(order, starts[1:]), strict=True)
+        ]
         return make_batch(parts, len(at), allocate)
 
     def __getstate__(self) -> dict[str, Any]:

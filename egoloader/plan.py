@@ -96,14 +96,13 @@ class ReadPlan:
         """Return where `rows`, any shape, each in some group, stand in what the read returns."""
         if len(self.groups) == 1:
             return rows - self.groups[0][0]
-        starts, shifts = [], []
-        before = 0
+        bounds, before = [], 0
         for start, stop in self.groups:
-            starts.append(start)
-            shifts.append(before - start)
+            bounds.append((start, before - start))
             before += stop - start
-        group = np.array(starts).searchsorted(rows, side="right") - 1
-        return np.asarray(rows + np.array(shifts)[group], dtype=np.int64)
+        starts, shifts = np.array(bounds, dtype=np.int64).T
+        group = starts.searchsorted(rows, side="right") - 1
+        return np.asarray(rows + shifts.take(group))
 
     def pieces(self, chunk_rows: int) -> ReadPieces:
         """Return what the read takes of chunks of so many rows; arrays of one plan share it."""

@@ -208,11 +208,21 @@ class SampleMaker:
             FrameError: a frame can't be decoded; names episode, key and frame.
         """
         for key, column in images.items():
-            for number, place in enumerate(places):
-                if key in self._binding.outline.entries:
-                    self._decode_window(column[place], key, fetched, number)
-                else:
+            if key not in self._binding.outline.entries:
+                for place in places:
                     column[place][...] = 0
+                continue
+            zarr_key = self.keymap[key].zarr_key
+            stored, size = fetched.stored[zarr_key], self._sizes[zarr_key]
+            rows, cuts = fetched.plan.rows(key), fetched.plan.places(key)
+            # Frames of a window, or the one frame of an entry without a time axis.
+            windows = zip(_lists(rows), _lists(cuts), places, strict=True)
+            for frames, at, place in windows:
+                out = column[place] if rows.ndim == 2 else column[place][None]
+                for image, row, cut in zip(out, frames, at, strict=True):
+                    fetched.decoder.decode(
+                        stored[cut], image, key=zarr_key, row=row, stored_size=size
+                    )
 
     def transform(self, sample: Sample) -> Sample:
         """Apply the transforms to one sample.
@@ -340,23 +350,6 @@ class SampleMaker:
 
         return _nested(plan.places(entry.key), plan.rows(entry.key), passed_on)
 
-    def _decode_window(
-        self,
-        out: npt.NDArray[Any],
-        key: str,
-        fetched: Fetched,
-        number: int,
-    ) -> None:
-        """Decode the frames of one sample's window into (H, W, 3) or (n, H, W, 3)."""
-        zarr_key = self.keymap[key].zarr_key
-        stored, size, decoder = fetched.stored[zarr_key], self._sizes[zarr_key], fetched.decoder
-        rows, places = fetched.plan.rows(key)[number], fetched.plan.places(key)[number]
-        if out.ndim == 3:
-            decoder.decode(stored[places], out, key=zarr_key, row=int(rows), stored_size=size)
-            return
-        for image, row, place in zip(out, rows.tolist(), places.tolist(), strict=True):
-            decoder.decode(stored[place], image, key=zarr_key, row=row, stored_size=size)
-
     def _mask(self, entry: _Entry, fetched: Fetched) -> npt.NDArray[np.bool_]:
         if entry.is_present:
             return fetched.plan.is_pad(entry.key)
@@ -418,6 +411,12 @@ def _cut_of(spec: KeySpec, is_present: bool) -> Callable[[SampleMaker, _Entry, F
     if spec.is_camera:
         return SampleMaker._loose_images
     return SampleMaker._cut_rows if is_present else SampleMaker._absent_rows
+
+
+def _lists(numbers: IntArray) -> list[list[int]]:
+    """Return (B, n) or (B,) numbers as B lists."""
+    found: list[list[int]] = (numbers if numbers.ndim == 2 else numbers[:, None]).tolist()
+    return found
 
 
 def _nested(places: IntArray, rows: IntArray, make: Callable[[int, int], Any]) -> list[Any]:
