@@ -101,7 +101,7 @@ def _fill(
         field.key: allocate_column(field, size, allocate) for field in fields if field.has_pixels
     }
     cuts = [part.maker.cut(one) for part, one in zip(parts, fetched, strict=True)]
-    # One part is the whole batch, in order.
+    # One part is the whole batch, in order; `_renumbered` keeps it so.
     columns = cuts[0] if len(parts) == 1 else _scatter(fields, parts, cuts, size, allocate)
     for part, one in zip(parts, fetched, strict=True):
         if images:

@@ -33,7 +33,6 @@ __all__ = [
     "plan_batch",
     "plan_reads",
     "plan_rows",
-    "touched_chunks",
 ]
 
 Window = tuple[int, int]
@@ -136,11 +135,6 @@ def _pieces(groups: Sequence[Window], chunk_rows: int) -> ReadPieces:
             low, high = max(start - base, 0), min(stop - base, chunk_rows)
             slices.append((len(chunks) - 1, low, high))
     return ReadPieces(chunks, slices)
-
-
-def touched_chunks(chunk_rows: int, plan: ReadPlan) -> Sequence[int]:
-    """Return the numbers of the chunks along the rows that a plan's rows lie in, each once."""
-    return plan.pieces(chunk_rows).chunks
 
 
 def plan_rows(rows: Sequence[IntArray], chunk_rows: int) -> ReadPlan:
