@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from egoloader.episode import ZarrEpisode
     from egoloader.keymap import KeyMap, KeySpec
     from egoloader.loader import EpisodeLoader
+    from egoloader.pool import EpisodePool
+    from egoloader.sampler import EpisodePoolSampler
     from egoloader.writer import EpisodeWriter
 
 __all__ = [
     "EpisodeDataModule",
     "EpisodeLoader",
+    "EpisodePool",
+    "EpisodePoolSampler",
     "EpisodeWriter",
     "KeyMap",
     "KeySpec",
@@ -37,6 +41,8 @@ __all__ = [
 _HOMES = {
     "EpisodeDataModule": "datamodule",
     "EpisodeLoader": "loader",
+    "EpisodePool": "pool",
+    "EpisodePoolSampler": "sampler",
     "EpisodeWriter": "writer",
     "KeyMap": "keymap",
     "KeySpec": "keymap",

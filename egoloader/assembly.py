@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from egoloader.arena import lent_arena
 from egoloader.batch import Allocate, Batch, Column, Field, Sample, allocate_column
+from egoloader.frameindex import Marks, marks_of
 from egoloader.sample import Fetched, SampleMaker
 
 __all__ = ["Part", "fresh_memory", "make_batch", "make_sample"]
@@ -25,11 +26,13 @@ class Part(NamedTuple):
         maker: of the episode's samples.
         frames: (b,) int64 frame indices; repeats are allowed.
         places: (b,), where their samples stand in the batch.
+        marks: what the sampler knows of them.
     """
 
     maker: SampleMaker
     frames: IntArray
     places: Sequence[int]
+    marks: Marks
 
 
 def fresh_memory(_key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -81,7 +84,7 @@ def _fill_kinds(
 
 def make_sample(maker: SampleMaker, frame: int) -> Sample:
     """Make the sample of one frame, in [0, total_frames); a batch of one."""
-    part = Part(maker, np.array([frame], dtype=np.int64), range(1))
+    part = Part(maker, np.array([frame], dtype=np.int64), range(1), marks_of([frame]))
     return make_batch([part], 1)[0]
 
 
@@ -89,7 +92,7 @@ def _renumbered(part: Part, places: IntArray) -> Part:
     """Return a part whose places are those within `places`."""
     order = np.argsort(places)
     found = order[np.searchsorted(places, part.places, sorter=order)]
-    return Part(part.maker, part.frames, found.tolist())
+    return part._replace(places=found.tolist())
 
 
 def _fill(
@@ -100,7 +103,7 @@ def _fill(
     images = {
         field.key: allocate_column(field, size, allocate) for field in fields if field.has_pixels
     }
-    cuts = [part.maker.cut(one) for part, one in zip(parts, fetched, strict=True)]
+    cuts = [part.maker.cut(one, part.marks) for part, one in zip(parts, fetched, strict=True)]
     # One part is the whole batch, in order; `_renumbered` keeps it so.
     columns = cuts[0] if len(parts) == 1 else _scatter(fields, parts, cuts, size, allocate)
     for part, one in zip(parts, fetched, strict=True):

@@ -6,53 +6,65 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import lightning
 from lightning.pytorch.trainer.states import TrainerFn
 
 from egoloader.cache import CACHE_BYTES
+from egoloader.columns import Column
 from egoloader.dataset import MultiDataset
-from egoloader.errors import SettingsError, near_miss
+from egoloader.deal import Tail
+from egoloader.errors import SettingsError, check_whole
 from egoloader.guard import MissingChunks
 from egoloader.keymap import KeyMap
 from egoloader.loader import default_threads
-from egoloader.mixture import MixtureLoader, Position, ValidationLoader
+from egoloader.mixture import MixtureLoader, Source, ValidationLoader
+from egoloader.order import OrderSettings
 from egoloader.sample import ImageDtype, MixedSizes, Sample
+from egoloader.sampler import EpisodePoolSampler
+from egoloader.schedule import AtEnd, Combine, Schedule
 
-__all__ = ["EpisodeDataModule", "refuse_ranks"]
+__all__ = ["DataLoad", "EpisodeDataModule", "check_sampler_flag"]
 
-Combine = Literal["all"]
+
+class DataLoad(NamedTuple):
+    """What training batches have cost this process so far.
+
+    Attributes:
+        waited: seconds that the trainer waited for them.
+        bytes_read: bytes read of the training episodes, metadata left out.
+        pool_occupancy: resident episodes, as a share of the pools' sizes.
+    """
+
+    waited: float
+    bytes_read: int
+    pool_occupancy: float
 
 
 @dataclass(frozen=True, slots=True)
 class _LoaderSettings:
-    batch_size: int
-    seed: int
     num_threads: int
     valid_ratio: float
-    combine: Combine
+    order: OrderSettings
+    schedule: Schedule
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("num_threads", 1)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise SettingsError(f"{name} must be a whole number from {least} on, got {value!r}")
-        if type(self.seed) is not int or self.seed < 0:
-            raise SettingsError(f"seed must be a whole number from 0 on, got {self.seed!r}")
-        if self.combine not in get_args(Combine):
-            hint = near_miss(str(self.combine), get_args(Combine))
-            raise SettingsError(f"combine is {self.combine!r}; {hint}")
+        check_whole("num_threads", self.num_threads, 1)
 
 
 class EpisodeDataModule(lightning.LightningDataModule):
     """Training and validation batches of a folder of episodes.
 
     Training batches are `{embodiment: batch}` with one batch of every embodiment a step; the epoch
-    is the longest one's, the others start over. Validation batches are of the same form, with one
-    embodiment each, every frame once. Its state is the position of the training order: a resumed
-    `fit` goes on with the next unseen batch.
+    is the longest one's, the others start over (`combine` and `at_end` have it otherwise).
+    Validation batches are of the same form, with one embodiment each, every frame once; where ranks
+    would have none, samples that `is_repeat` marks fill up.
+
+    Its state is the position of the training order: a resumed `fit` goes on with the next unseen
+    batch, on another number of processes, too. Gradients that were accumulated and not applied yet
+    are not part of a checkpoint.
 
     Args:
         folder: searched for episodes at any depth.
@@ -69,7 +81,14 @@ class EpisodeDataModule(lightning.LightningDataModule):
         missing_chunks: `error` or `fill`.
         mixed_sizes: `error` or `list`.
         cache_bytes: of the training and of the validation episodes, each.
-        combine: `all`, one batch of each source a step.
+        combine: `all`, one batch of each source a step, or `weighted`; see `Schedule`.
+        at_end: `cycle` or `ends`, what becomes of a source that ends.
+        weights: per embodiment, how often a step takes a batch of it.
+        pool_size: see `EpisodePoolSampler`, like all that follow; of each embodiment.
+        byte_budget: of each embodiment.
+        tail: of the training epochs.
+        frame_filter: of the training episodes.
+        frame_weights: of the training episodes' frames.
 
     Raises:
         SettingsError: an option that can't be meant.
@@ -93,10 +112,20 @@ class EpisodeDataModule(lightning.LightningDataModule):
         mixed_sizes: MixedSizes = "error",
         cache_bytes: int = CACHE_BYTES,
         combine: Combine = "all",
+        at_end: AtEnd = "cycle",
+        weights: Mapping[str, float] | None = None,
+        pool_size: int = 32,
+        byte_budget: int | None = None,
+        tail: Tail = "spread",
+        frame_filter: Column | None = None,
+        frame_weights: Column | None = None,
     ) -> None:
         super().__init__()
         threads = default_threads() if num_threads is None else num_threads
-        self._settings = _LoaderSettings(batch_size, seed, threads, valid_ratio, combine)
+        order = OrderSettings(batch_size, pool_size, seed, tail, byte_budget)
+        schedule = Schedule(combine, at_end, weights, seed)
+        self._settings = _LoaderSettings(threads, valid_ratio, order, schedule)
+        self._columns = (frame_filter, frame_weights)
         self._folder, self._keymap, self._percent = folder, keymap, percent
         self._options: dict[str, Any] = {
             "filters": filters,
@@ -112,6 +141,8 @@ class EpisodeDataModule(lightning.LightningDataModule):
         self._train: MixtureLoader | None = None
         self._valid: ValidationLoader | None = None
         self._sources: dict[str, MultiDataset] = {}
+        self._valid_sources: dict[str, MultiDataset] = {}
+        self._ranks = (0, 1)  # this process's, and how many there are
 
     @property
     def sources(self) -> Mapping[str, MultiDataset]:
@@ -127,19 +158,23 @@ class EpisodeDataModule(lightning.LightningDataModule):
         loaded behind this call, as Lightning does for `fit(ckpt_path=…)`.
 
         Raises:
-            SettingsError: an embodiment with a keymap and no frames; several processes; or
-                `overfit_batches`.
+            SettingsError: an embodiment with a keymap and no frames; `overfit_batches`; or several
+                processes and a trainer that would deal the frames to them once more.
             EpisodeError, KeyMapError: see `MultiDataset.from_folder`.
         """
-        if self.trainer is not None:
-            refuse_ranks(self.trainer.world_size)
+        self._take_ranks()
         if stage == "fit":
             self._setup_train()
         if stage in ("fit", "validate") and self._valid is None and self._settings.valid_ratio > 0:
+            if not self._valid_sources:
+                self._valid_sources = self._by_embodiment("valid", percent=100.0)
+            rank, world_size = self._ranks
             self._valid = ValidationLoader(
-                self._by_embodiment("valid", percent=100.0),
-                batch_size=self._settings.batch_size,
+                self._valid_sources,
+                batch_size=self._settings.order.batch_size,
                 num_threads=self._settings.num_threads,
+                rank=rank,
+                world_size=world_size,
             )
 
     def train_dataloader(self) -> MixtureLoader:
@@ -153,11 +188,18 @@ class EpisodeDataModule(lightning.LightningDataModule):
         """Return the validation batches; none where `valid_ratio` is 0."""
         return [] if self._valid is None else self._valid
 
+    def load(self) -> DataLoad:
+        """Return what the training batches have cost so far."""
+        if self._train is None:
+            return DataLoad(0.0, 0, 0.0)
+        sources = self._train.sources.values()
+        occupancy = sum(source.sampler.pool_occupancy for source in sources) / len(sources)
+        read = sum(source.data.bytes_read for source in sources)
+        return DataLoad(self._train.waited, read, occupancy)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the training order, and what the order depends on."""
-        if self._train is None:
-            return {}
-        return {**asdict(self._train.position), "fingerprint": self._train.fingerprint}
+        return {} if self._train is None else self._train.state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved position; call it behind `setup("fit")`.
@@ -171,15 +213,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
         is_fit = self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING
         if not state_dict or not is_fit:
             return
-        loader = self.train_dataloader()
-        for name, value in loader.fingerprint.items():
-            saved = state_dict["fingerprint"].get(name)
-            if saved != value:
-                raise SettingsError(
-                    f"can't resume: {name} was {saved!r} and is {value!r} now, so that the order "
-                    "would be another one. Restore it, or start a new run"
-                )
-        loader.position = Position(state_dict["step"], state_dict["epoch"], state_dict["done"])
+        self.train_dataloader().restore(state_dict)
         # Lightning looks for the position in the loader, and this module has it.
         warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before")
 
@@ -189,25 +223,71 @@ class EpisodeDataModule(lightning.LightningDataModule):
                 "overfit_batches needs an order that repeats, and this one draws every frame "
                 "before any comes again; set percent or filters to train on few episodes"
             )
-        if self._train is None:
+        if self._train is not None:
+            self._train.reset()
+            return
+        if not self._sources:
             self._sources = self._by_embodiment("train", percent=self._percent)
-            self._train = MixtureLoader(
-                self._sources,
-                batch_size=self._settings.batch_size,
-                seed=self._settings.seed,
-                num_threads=self._settings.num_threads,
-                epoch_limit=self._epoch_limit,
-                running_epoch=self._running_epoch,
-            )
-        self._train.position = Position()
+        self._train = MixtureLoader(
+            {name: Source(data, self._sampler(data)) for name, data in self._sources.items()},
+            self._settings.schedule,
+            world_size=self._ranks[1],
+            num_threads=self._settings.num_threads,
+            epoch_limit=self._epoch_limit,
+            running_epoch=self._running_epoch,
+            on_epoch=self._tell_trainer,
+        )
 
-    def _epoch_limit(self) -> float:
-        """Return the batches that the trainer takes an epoch; no limit without a trainer."""
-        return math.inf if self.trainer is None else self.trainer.num_training_batches
+    def _sampler(self, data: MultiDataset) -> EpisodePoolSampler:
+        order, (rank, world_size) = self._settings.order, self._ranks
+        frame_filter, frame_weights = self._columns
+        return EpisodePoolSampler(
+            data,
+            order.batch_size,
+            order.pool_size,
+            order.seed,
+            rank,
+            world_size,
+            order.tail,
+            order.byte_budget,
+            frame_filter=frame_filter,
+            weights=frame_weights,
+        )
+
+    def _take_ranks(self) -> None:
+        """Learn from the trainer which process this is; loaders of other ranks are let go."""
+        ranks = (0, 1)
+        if self.trainer is not None:
+            check_sampler_flag(self.trainer)
+            ranks = (self.trainer.global_rank, self.trainer.world_size)
+        if ranks != self._ranks:
+            self._ranks, self._train, self._valid = ranks, None, None
+
+    def _epoch_limit(self, size: int) -> int:
+        """Return the batches that an epoch of `size` has, as the trainer limits it."""
+        limit = 1.0 if self.trainer is None else self.trainer.limit_train_batches
+        return min(size, limit) if isinstance(limit, int) else int(size * limit)
 
     def _running_epoch(self) -> int:
         """Return the epoch that the trainer is in; 0 without a trainer."""
         return 0 if self.trainer is None else self.trainer.current_epoch
+
+    def _tell_trainer(self, size: int) -> None:
+        """Tell the trainer how long the epoch is that begins.
+
+        Lightning asks once a run, and would cut epochs behind a resumed one to its length, which
+        differs where other ranks share what is left of it.
+        """
+        if self.trainer is None:
+            return
+        loop = self.trainer.fit_loop
+        limits = None if loop._combined_loader is None else loop._combined_loader.limits
+        if not limits or loop.max_batches in (size, math.inf):
+            return
+        # The iterator that asked for this one holds the same list.
+        loop.max_batches, limits[0] = size, size
+        if isinstance(self.trainer.val_check_interval, float):
+            self.trainer.val_check_batch = max(1, int(size * self.trainer.val_check_interval))
 
     def _by_embodiment(
         self, split: Literal["train", "valid"], *, percent: float
@@ -226,14 +306,14 @@ class EpisodeDataModule(lightning.LightningDataModule):
         return {name: data.of_embodiment(name) for name in sorted(wanted)}
 
 
-def refuse_ranks(world_size: int) -> None:
-    """Refuse to feed several processes, each of which would draw every frame.
+def check_sampler_flag(trainer: lightning.Trainer) -> None:
+    """Refuse a trainer of several processes that would deal the frames to them once more.
 
     Raises:
-        SettingsError: `world_size` is above 1.
+        SettingsError: its `use_distributed_sampler` is on.
     """
-    if world_size > 1:
+    if trainer.world_size > 1 and trainer._accelerator_connector.use_distributed_sampler:
         raise SettingsError(
-            f"the trainer runs {world_size} processes, and each would draw every frame; "
-            "set devices: 1 and num_nodes: 1"
+            f"the trainer runs {trainer.world_size} processes, and would deal frames to them that "
+            "are dealt already; make it with Trainer(use_distributed_sampler=False)"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from egoloader.errors import (
     SettingsError,
     near_miss,
 )
+from egoloader.frameindex import marks_of
 from egoloader.guard import MissingChunks
 from egoloader.handles import OpenEpisodes
 from egoloader.keymap import KeyMap
@@ -45,9 +46,14 @@ class ZarrDataset(Dataset[Sample]):
     """The frames of one episode, as samples.
 
     A sample is a dict: the keymap's entries in its order, masks behind their entries, then `fps`
-    (float32, Hz), `embodiment` (str), `episode` (str), `frame_index` (int64) and `timestamp`
-    (float64, s). Numbers are tensors (D…) or (n, D…), images (3, H, W) or (n, 3, H, W), RGB. No two
-    entries or samples share memory.
+    (float32, Hz), `embodiment` (str), `episode` (str), `frame_index` (int64), `timestamp` (float64,
+    s), `sample_seed` (int64) and `is_repeat` (bool). Numbers are tensors (D…) or (n, D…), images
+    (3, H, W) or (n, 3, H, W), RGB. No two entries or samples share memory.
+
+    What is random about a sample is to be drawn from its `sample_seed`, a function of seed, epoch,
+    episode and frame: then it is the same for any number of workers, and after a resume. The epoch
+    comes with a sampler's indices, as does `is_repeat`, whether a sample only fills a batch up; a
+    plain index stands for epoch 0 and no repeat.
 
     Pickles as its path and settings.
 
@@ -61,6 +67,7 @@ class ZarrDataset(Dataset[Sample]):
             out.
         mixed_sizes: `error`, or `list` to get the images of a batch as a list of B tensors.
         cache_bytes: decoded chunks of numbers that each process keeps, in bytes; 0 keeps none.
+        seed: of `sample_seed`.
 
     Raises:
         EpisodeNotFoundError, EpisodeFormatError: the path holds no whole episode.
@@ -79,9 +86,10 @@ class ZarrDataset(Dataset[Sample]):
         missing_chunks: MissingChunks = "error",
         mixed_sizes: MixedSizes = "error",
         cache_bytes: int = CACHE_BYTES,
+        seed: int = 0,
     ) -> None:
         _check_keymap(keymap)
-        settings = SampleSettings(image_dtype, annotation_cutoff, transforms, mixed_sizes)
+        settings = SampleSettings(image_dtype, annotation_cutoff, transforms, mixed_sizes, seed)
         cache = ByteCache(cache_bytes)
         self.episode = ZarrEpisode(path, missing_chunks=missing_chunks, cache=cache)
         self._maker = SampleMaker(self.episode, keymap, settings)
@@ -91,6 +99,14 @@ class ZarrDataset(Dataset[Sample]):
     def keymap(self) -> KeyMap:
         """What a sample holds."""
         return self._maker.keymap
+
+    def frames_by_episode(self) -> list[tuple[str, int]]:
+        """Return the episode's name and frames."""
+        return [(self.episode.name, self.episode.total_frames)]
+
+    def open_each(self) -> Iterator[ZarrEpisode]:
+        """Yield the episode."""
+        yield self.episode
 
     def __len__(self) -> int:
         return self.episode.total_frames
@@ -122,7 +138,7 @@ class ZarrDataset(Dataset[Sample]):
         frames = _check_indices(indices, len(self))
         if not len(frames):
             return Batch.of_samples([])
-        part = Part(self._maker, frames, range(len(frames)))
+        part = Part(self._maker, frames, range(len(frames)), marks_of(indices))
         return make_batch([part], len(frames), allocate)
 
 
@@ -203,7 +219,7 @@ class MultiDataset(Dataset[Sample]):
                 filter never moves an episode from one to the other.
             valid_ratio: share of the episodes that are for validation, rounded to a whole number.
             percent: share, in percent, of what is left to keep, chosen by the seed.
-            seed: of split and percent; the order of listing does not matter.
+            seed: of split, percent and `sample_seed`; the order of listing does not matter.
             image_dtype: see `ZarrDataset`, like all that follow.
             annotation_cutoff: see `ZarrDataset`.
             transforms: see `ZarrDataset`.
@@ -217,7 +233,7 @@ class MultiDataset(Dataset[Sample]):
                 its keymap.
             SettingsError: an option that can't be meant, or nothing is left after filtering.
         """
-        settings = SampleSettings(image_dtype, annotation_cutoff, transforms, mixed_sizes)
+        settings = SampleSettings(image_dtype, annotation_cutoff, transforms, mixed_sizes, seed)
         _check_keymaps(keymap)
         root = _check_folder(folder)
         found = find_episodes(root)
@@ -255,6 +271,21 @@ class MultiDataset(Dataset[Sample]):
         return MultiDataset(
             self.folder, kept, keymaps, self.settings, self._missing_chunks, self._cache
         )
+
+    def frames_by_episode(self) -> list[tuple[str, int]]:
+        """Return the episodes' names and frames, in the order of the indices."""
+        return [(episode.name, episode.total_frames) for episode in self.episodes]
+
+    def open_each(self) -> Iterator[ZarrEpisode]:
+        """Open one episode after the other, in the same order; none is kept open."""
+        for number in range(len(self.episodes)):
+            yield self._open_episode(number).episode
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that this process has read of the episodes, metadata left out."""
+        handles = self._handles.get(os.getpid())
+        return 0 if handles is None else handles.bytes_read
 
     def locate(self, index: int) -> tuple[EpisodeRecord, int]:
         """Return the episode and the frame index within it that an index stands for.
@@ -299,10 +330,10 @@ class MultiDataset(Dataset[Sample]):
         numbers = np.searchsorted(self._bounds, at, side="right") - 1
         frames = at - self._bounds[numbers]
         # Places by episode, each episode's in the order of the batch.
-        order = np.argsort(numbers, kind="stable")
+        order, marks = np.argsort(numbers, kind="stable"), marks_of(indices)
         found, starts = np.unique(numbers[order], return_index=True)
         parts = [
-            Part(self._maker(number), frames[places], places.tolist())
+            Part(self._maker(number), frames[places], places.tolist(), marks.at(places))
             for number, places in zip(found.tolist(), np.split(order, starts[1:]), strict=True)
         ]
         return make_batch(parts, len(at), allocate)

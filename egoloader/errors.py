@@ -69,6 +69,7 @@ __all__ = [
     "TrainingError",
     "ValueRangeError",
     "WriterError",
+    "check_whole",
     "near_miss",
     "require_extra",
 ]
@@ -220,6 +221,16 @@ class SharedMemoryWarning(EgoloaderWarning):
 
 class NonFiniteWarning(EgoloaderWarning):
     """NaN or inf was written."""
+
+
+def check_whole(name: str, value: object, least: int) -> None:
+    """Refuse an option that is no whole number from `least` on.
+
+    Raises:
+        SettingsError: it is none.
+    """
+    if type(value) is not int or value < least:
+        raise SettingsError(f"{name} must be a whole number from {least} on, got {value!r}")
 
 
 def near_miss(name: str, known: Iterable[str]) -> str:

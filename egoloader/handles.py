@@ -23,9 +23,17 @@ class OpenEpisodes:
         self._capacity, self._open_episode = capacity, open_episode
         self._lock = threading.Lock()
         self._makers: OrderedDict[int, SampleMaker] = OrderedDict()
+        self._closed_bytes = 0
 
     def __len__(self) -> int:
         return len(self._makers)
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that were read of episodes, open ones and those that were closed since."""
+        with self._lock:
+            makers = list(self._makers.values())
+            return self._closed_bytes + sum(one.episode.counts.total.bytes for one in makers)
 
     def get(self, number: int) -> SampleMaker:
         """Return an episode's maker, opened if need be."""
@@ -37,5 +45,6 @@ class OpenEpisodes:
             maker = self._open_episode(number)
             self._makers[number] = maker
             if len(self._makers) > self._capacity:
-                self._makers.popitem(last=False)
+                _, closed = self._makers.popitem(last=False)
+                self._closed_bytes += closed.episode.counts.total.bytes
             return maker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -13,8 +13,11 @@ from torch.utils.data import Subset
 from egoloader.batch import Allocate, Batch
 from egoloader.buffers import Buffers, cuda_fence, no_fence
 from egoloader.collation import collate
-from egoloader.errors import SettingsError
-from egoloader.sampler import InOrder, ShuffledBatches
+from egoloader.errors import SettingsError, check_whole
+from egoloader.frameindex import FrameIndex
+from egoloader.inorder import InOrder
+from egoloader.order import OrderSettings
+from egoloader.sampler import PositionedSampler, pooled_indices
 from egoloader.threads import Ordered, Threads, check_threads
 
 __all__ = [
@@ -44,6 +47,10 @@ class BatchMaker(Protocol):
 
     def __len__(self) -> int: ...
 
+    def frames_by_episode(self) -> list[tuple[str, int]]:
+        """Return names and frames of what indices number, in their order."""
+        ...
+
     def make_batch(self, indices: Sequence[int], allocate: Allocate) -> Batch:
         """Return the samples of many indices, in memory from `allocate`."""
         ...
@@ -58,18 +65,23 @@ class EpisodeLoader:
     and used again when the copies are over that the current stream was asked for until the batch
     was let go; let go of a batch that another stream copies only when that is done.
 
-    Every `iter` begins a new pass; with `shuffle`, each pass has an order of its own, which the
-    seed and the pass's number alone decide. An error comes in its batch's place, and iterating
-    may go on behind it. Transforms run in the threads: several at once, under Python's lock.
-    `torch.utils.data.DataLoader` reads the same datasets from worker processes.
+    The loader has one position, which moves on as a batch is handed out, whatever was made ahead;
+    `iter` goes on from it, and from one epoch to the next, of which each has an order of its own
+    with `shuffle`. `state_dict` tells the position. A batch sampler of somebody else's is gone
+    through anew by every `iter`, and has none.
+
+    An error comes in its batch's place, and iterating may go on behind it. Transforms run in the
+    threads: several at once, under Python's lock. `torch.utils.data.DataLoader` reads the same
+    datasets from worker processes.
 
     Args:
         dataset: a `ZarrDataset`, a `MultiDataset`, or a `torch.utils.data.Subset` of one.
         batch_size: samples of a batch, the last of a pass may hold fewer; 32 unless given.
-        shuffle: whether every pass has a shuffled order, or the dataset's own.
+        shuffle: whether every pass has a shuffled order (an `EpisodePoolSampler`'s, with its
+            defaults), or the dataset's own.
         seed: of the shuffled order.
-        batch_sampler: yields the indices of each batch, in place of the options before; gone
-            through anew in every pass.
+        batch_sampler: an `EpisodePoolSampler`, or whatever yields the indices of each batch and can
+            be gone through again, in place of the options before.
         num_threads: threads that make batches; one a usable core, at most 8, unless given.
         look_ahead: batches that are made or wait at once; one more than threads unless given.
         pin_memory: whether batches are made in page-locked memory; where a GPU is unless given.
@@ -95,57 +107,84 @@ class EpisodeLoader:
         check_threads(self.num_threads)
         self._look_ahead = _check_look_ahead(look_ahead, self.num_threads)
         self._memory = make_buffers(self._look_ahead, pin_memory)
-        self._sampler = _check_order(batch_size, shuffle, seed, batch_sampler)
-        self._order: ShuffledBatches | InOrder | None = None
-        self._passes = 0
+        _check_order(batch_size, shuffle, seed, batch_sampler)
+        self._sampler: Any = batch_sampler
         if batch_sampler is None:
-            size = 32 if batch_size is None else batch_size
-            self._order = (
-                ShuffledBatches("", len(self._maker), size, seed)
-                if shuffle
-                else InOrder(len(self._maker), size)
-            )
+            self._sampler = _own_order(self._maker, batch_size, shuffle, seed)
 
     def __len__(self) -> int:
-        """Return the batches of one pass.
+        """Return the batches of the running epoch: those done and those left.
 
         Raises:
             TypeError: the batch sampler has no length.
         """
-        return len(self._sampler if self._order is None else self._order)  # type: ignore[arg-type]
+        return len(self._sampler)
 
     def __iter__(self) -> Iterator[DictBatch]:
         return _Pass(
-            self._maker, self._next_pass(), self._memory, self.num_threads, self._look_ahead
+            self._maker, self._sampler, self._memory, Threads(self.num_threads), self._look_ahead
         )
 
-    def _next_pass(self) -> Iterable[Sequence[int]]:
-        number, self._passes = self._passes, self._passes + 1
-        if isinstance(self._order, ShuffledBatches):
-            return self._order.run(number * len(self._order), len(self._order))
-        return self._sampler if self._order is None else self._order  # type: ignore[return-value]
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain values that tell which batch is the next unseen one.
+
+        Raises:
+            SettingsError: a batch sampler of somebody else's has no position.
+        """
+        return self._positioned().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; threads and look-ahead may be others.
+
+        Raises:
+            SettingsError: the state is of other data or settings, by name; or the batch sampler
+                has no position.
+        """
+        self._positioned().load_state_dict(state)
+
+    def _positioned(self) -> PositionedSampler:
+        if not isinstance(self._sampler, PositionedSampler):
+            raise SettingsError(
+                f"a {type(self._sampler).__name__} has no position to save; leave batch_sampler "
+                "out, or give an EpisodePoolSampler"
+            )
+        return self._sampler
 
 
 class _Pass(Iterator[DictBatch]):
-    """One pass, with threads that end with it."""
+    """What an epoch has left, with threads that end with it."""
 
     def __init__(
-        self,
-        maker: BatchMaker,
-        batches: Iterable[Sequence[int]],
-        memory: Buffers,
-        num_threads: int,
-        look_ahead: int,
+        self, maker: BatchMaker, sampler: Any, memory: Buffers, threads: Threads, look_ahead: int
     ) -> None:
-        self._threads = Threads(num_threads)
-        self._batches = stream_batches(maker, batches, self._threads, memory, look_ahead)
+        self._sampler, self._number, batches = None, 0, sampler
+        if isinstance(sampler, PositionedSampler):
+            self._sampler, self._number = sampler, sampler.begin()
+            batches = sampler.upcoming()
+        self._failed = 0  # batches that could not be made, since one that could
+        self._threads = threads
+        self._batches = stream_batches(maker, batches, threads, memory, look_ahead)
 
     def __next__(self) -> DictBatch:
+        if self._sampler is not None:
+            self._sampler.check_newest(self._number)
         try:
-            return next(self._batches)
+            batch = next(self._batches)
         except StopIteration:
             self._threads.close()
+            self._advance(self._failed)
             raise
+        except Exception:
+            self._failed += 1
+            raise
+        self._advance(self._failed + 1)
+        return batch
+
+    def _advance(self, batches: int) -> None:
+        self._failed = 0
+        if self._sampler is not None:
+            for _ in range(batches):
+                self._sampler.advance()
 
 
 def stream_batches(
@@ -191,7 +230,15 @@ class _SubsetMaker:
         return len(self._indices)
 
     def make_batch(self, indices: Sequence[int], allocate: Allocate) -> Batch:
-        return self._inner.make_batch([self._indices[index] for index in indices], allocate)
+        return self._inner.make_batch([self._index(index) for index in indices], allocate)
+
+    def frames_by_episode(self) -> list[tuple[str, int]]:
+        """Return all its frames as those of one episode, as it may take any of any."""
+        return [("", len(self))]
+
+    def _index(self, index: int) -> int:
+        inner = self._indices[index]
+        return index.at(inner) if isinstance(index, FrameIndex) else inner
 
 
 def _batch_maker(dataset: Any) -> BatchMaker:
@@ -206,15 +253,22 @@ def _batch_maker(dataset: Any) -> BatchMaker:
     return maker
 
 
-def _check_order(
-    batch_size: object, shuffle: object, seed: object, batch_sampler: Any
-) -> Iterable[Sequence[int]] | None:
+def _own_order(
+    maker: BatchMaker, batch_size: int | None, shuffle: bool, seed: int
+) -> PositionedSampler:
+    size = 32 if batch_size is None else batch_size
+    if shuffle:
+        settings = OrderSettings(batch_size=size, seed=seed)
+        return PositionedSampler(pooled_indices(maker.frames_by_episode(), settings))
+    return PositionedSampler(InOrder(len(maker), size))
+
+
+def _check_order(batch_size: object, shuffle: object, seed: object, batch_sampler: object) -> None:
     if type(shuffle) is not bool:
         raise SettingsError(f"shuffle is true or false, got {shuffle!r}")
-    if type(seed) is not int or seed < 0:
-        raise SettingsError(f"seed must be a whole number from 0 on, got {seed!r}")
+    check_whole("seed", seed, 0)
     if batch_sampler is None:
-        return None
+        return
     if batch_size is not None or shuffle:
         raise SettingsError("batch_sampler excludes batch_size and shuffle; keep one")
     if not isinstance(batch_sampler, Iterable):
@@ -224,7 +278,6 @@ def _check_order(
             f"batch_sampler is a {type(batch_sampler).__name__}, which can be gone through only "
             "once; give a list, or a sampler that begins anew with every pass"
         )
-    return batch_sampler
 
 
 def _check_look_ahead(look_ahead: object, num_threads: int) -> int:

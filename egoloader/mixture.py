@@ -2,60 +2,256 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, NamedTuple
 
+from egoloader.collation import collate
 from egoloader.dataset import MultiDataset
 from egoloader.errors import LoaderError, SettingsError
+from egoloader.frameindex import FrameIndex
+from egoloader.inorder import InOrder, fitting_tail
 from egoloader.loader import make_buffers, stream_batches
-from egoloader.sampler import InOrder, ShuffledBatches
-from egoloader.threads import Threads
+from egoloader.roster import check_fingerprint
+from egoloader.sampler import EpisodePoolSampler, PositionedSampler
+from egoloader.schedule import Schedule
+from egoloader.threads import Ordered, Threads
 
-__all__ = ["MixtureLoader", "Position", "ValidationLoader"]
+__all__ = ["MixtureLoader", "Position", "Source", "ValidationLoader"]
 
 Batch = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """How far an order has been handed out.
+class Source(NamedTuple):
+    """The frames of one embodiment.
 
     Attributes:
-        step: batches handed out since the run began.
+        data: the episodes.
+        sampler: the order, and the position in it.
+    """
+
+    data: MultiDataset
+    sampler: EpisodePoolSampler
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far batches have been handed out.
+
+    Attributes:
+        step: since the run began.
         epoch: complete epochs among them.
-        done: batches of the running epoch.
+        done: of the running epoch.
+        size: batches of the running epoch where nothing limits it; None where it hasn't begun.
     """
 
     step: int = 0
     epoch: int = 0
     done: int = 0
+    size: int | None = None
 
 
 class MixtureLoader:
-    """Training batches `{embodiment: batch}`: one batch of every source a step.
+    """Training batches `{embodiment: batch}`, by a schedule of sources.
 
-    An epoch is a pass over the longest source; the others go on where they were and start over
-    when they end, so that each source's frames come once per pass of that source. The position
-    moves on as a batch is handed out; `iter` goes on from there, however often it is called, and
-    ends the iterators before it. Where a batch can't be made the position stays before it.
+    Each source has an epoch and a pool of its own, and each frame comes once per pass of a source.
+    With `all`, an epoch is a pass over the longest source (`cycle`), or ends with the first that
+    ends (`ends`). With `weighted` it has as many batches as a pass over each has together, or ends
+    with the first that ends.
 
-    Where fewer batches make an epoch (`epoch_limit`), the next epoch goes on in the same pass, so
+    The position moves on as a batch is handed out; `iter` goes on from there, however often it is
+    called, and ends the iterators before it. Where a batch can't be made the position stays.
+
+    Where fewer batches make an epoch (`epoch_limit`), the next epoch goes on in the same passes, so
     that all frames still come once before any comes again.
 
     Args:
-        sources: per embodiment, its frames.
-        batch_size: frames of each source's batch.
-        seed: of the order.
+        sources: per embodiment, its frames and their order.
+        schedule: how they are mixed.
+        world_size: processes that share the frames.
         num_threads: threads that make the batches of all sources.
-        epoch_limit: asked at the start of an epoch for the batches that it may have at most.
+        epoch_limit: asked at the start of an epoch: how many of so many batches it may have.
         running_epoch: asked at the start of an epoch for its number, as the trainer counts; it
             counts an epoch that it broke off as one, so that the next is a whole one.
+        on_epoch: told at the start of an epoch, or of what is left of one, its number of batches.
+
+    Attributes:
+        position: of the batches handed out.
+        waited: seconds that were spent waiting for batches, since the loader was made.
 
     Raises:
-        SettingsError: a source without frames, by name; or a wrong batch size.
+        SettingsError: no source, or weights that don't fit them.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, Source],
+        schedule: Schedule,
+        *,
+        world_size: int,
+        num_threads: int,
+        epoch_limit: Callable[[int], int],
+        running_epoch: Callable[[], int],
+        on_epoch: Callable[[int], None],
+    ) -> None:
+        if not sources:
+            raise SettingsError("there must be at least one embodiment to train on")
+        self.sources, self._schedule = dict(sorted(sources.items())), schedule
+        schedule.check_sources(tuple(self.sources))
+        self._num_threads, self._world_size = num_threads, world_size
+        self._memory = {name: make_buffers(num_threads + 1) for name in self.sources}
+        self._epoch_limit, self._running_epoch = epoch_limit, running_epoch
+        self._on_epoch = on_epoch
+        self.position, self.waited = Position(), 0.0
+        self._newest = 0  # of the iterators
+
+    def __len__(self) -> int:
+        """Return the batches of the running epoch without a limit: those done and those left."""
+        return self._begun().size or 0
+
+    def __iter__(self) -> Iterator[dict[str, Batch]]:
+        self._newest += 1
+        position = self._begun()
+        assert position.size is not None
+        self._on_epoch(self._epoch_limit(position.size))
+        return self._batches(self._newest)
+
+    def state(self) -> dict[str, Any]:
+        """Return plain values that tell what every rank has left of every source."""
+        return {
+            **asdict(self.position),
+            "world_size": self._world_size,
+            "fingerprint": self._fingerprint(),
+            "sources": {name: one.sampler.state_dict() for name, one in self.sources.items()},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, whichever rank's; see `PositionedSampler.load_state_dict`.
+
+        Raises:
+            SettingsError: the sources, their data or a setting that fixes the order are others now.
+        """
+        check_fingerprint(state.get("fingerprint"), self._fingerprint())
+        for name, one in self.sources.items():
+            try:
+                one.sampler.load_state_dict(state["sources"][name])
+            except SettingsError as error:
+                raise SettingsError(f"embodiment {name!r}: {error}") from error
+        at = Position(*(state[field.name] for field in fields(Position)))
+        if state["world_size"] != self._world_size and at.size is not None:
+            at = replace(at, size=self._size_anew(at, at.size, state["world_size"]))
+        self.position = at
+        self._newest += 1
+
+    def reset(self) -> None:
+        """Go back to the first batch of the first epoch."""
+        for one in self.sources.values():
+            one.sampler.reset()
+        self.position = Position()
+        self._newest += 1
+
+    def _fingerprint(self) -> dict[str, Any]:
+        return {"embodiments": list(self.sources), **self._schedule.fingerprint()}
+
+    def _begun(self) -> Position:
+        """Return the position in an epoch that has begun, as the next batch will find it."""
+        at = self.position
+        if at.size is None:
+            at = replace(at, size=self._size())
+        assert at.size is not None
+        # An epoch is over, too, where the trainer broke it off or a resumed run has a lower limit.
+        epoch = max(at.epoch + (at.done >= self._epoch_limit(at.size)), self._running_epoch())
+        return at if epoch == at.epoch else Position(at.step, epoch, 0, self._size())
+
+    def _size(self) -> int:
+        """Return the batches of an epoch that begins now."""
+        if self._schedule.at_end == "ends":
+            return self._steps_left(self.position.step)
+        samplers = [source.sampler for source in self.sources.values()]
+        lengths = [one.pass_length if one.done else len(one) for one in samplers]
+        return max(lengths) if self._schedule.combine == "all" else sum(lengths)
+
+    def _size_anew(self, at: Position, size: int, world_size: int) -> int:
+        """Return the batches of a running epoch, now that other ranks share what is left of it."""
+        if self._schedule.at_end == "ends":
+            return at.done + self._steps_left(at.step)
+        samplers = [source.sampler for source in self.sources.values()]
+        along = [len(one) for one in samplers if one.done == at.done]
+        if self._schedule.combine == "all" and along:
+            return max(along)  # the epoch of the longest source, which has begun with it
+        return at.done + -(-(size - at.done) * world_size // self._world_size)
+
+    def _steps_left(self, step: int) -> int:
+        samplers = {name: one.sampler for name, one in self.sources.items()}
+        left = {name: len(one) - one.done for name, one in samplers.items()}
+        return self._schedule.steps_left(left, step)
+
+    def _batches(self, number: int) -> Iterator[dict[str, Batch]]:
+        self.position = self._begun()
+        assert self.position.size is not None
+        size = self._epoch_limit(self.position.size)
+        # Dropped in the middle, the threads end by themselves: to wait for them here could be to
+        # wait in the garbage collector, for a lock that this thread holds.
+        threads = Threads(self._num_threads)
+        steps = self._schedule.steps(tuple(self.sources), self.position.step)
+        left = size - self.position.done
+        made = self._stream(threads, left)
+        for _ in range(left):
+            if number != self._newest:
+                raise LoaderError(
+                    "a newer iterator of these batches goes on in this one's place; a position "
+                    "that two move on would show frames twice"
+                )
+            names, since = next(steps), time.perf_counter()
+            batch = {name: next(made) for name in names}
+            self.waited += time.perf_counter() - since
+            for name in names:
+                self.sources[name].sampler.advance()
+            self.position = self._behind(size)
+            yield batch
+        threads.close()
+
+    def _stream(self, threads: Threads, steps: int) -> Iterator[Batch]:
+        """Return the batches of all sources for so many steps, in their order."""
+        look_ahead = self._num_threads + 1
+        return Ordered(threads, self._make, self._indices(steps), look_ahead)
+
+    def _indices(self, count: int) -> Iterator[tuple[str, list[FrameIndex]]]:
+        upcoming = {name: one.sampler.upcoming_passes() for name, one in self.sources.items()}
+        steps = self._schedule.steps(tuple(self.sources), self.position.step)
+        for names in itertools.islice(steps, count):
+            for name in names:
+                yield name, next(upcoming[name])
+
+    def _make(self, item: tuple[str, list[FrameIndex]]) -> Batch:
+        name, indices = item
+        memory = self._memory[name]
+        return collate(self.sources[name].data.make_batch(indices, memory.allocate))
+
+    def _behind(self, size: int) -> Position:
+        at = self.position
+        if at.done + 1 == size:
+            return Position(at.step + 1, at.epoch + 1)
+        return replace(at, step=at.step + 1, done=at.done + 1)
+
+
+class ValidationLoader:
+    """Validation batches `{embodiment: batch}`: every frame once, in order, a source at a time.
+
+    Every rank has as many batches; where frames are too few for that, a rank's last batch holds
+    some again, whose samples have `is_repeat`.
+
+    Args:
+        sources: per embodiment, its frames.
+        batch_size: frames of a full batch.
+        num_threads: threads that make the batches.
+        rank: whose batches these are.
+        world_size: processes that share the frames.
+
+    Raises:
+        SettingsError: a wrong batch size.
     """
 
     def __init__(
@@ -63,118 +259,26 @@ class MixtureLoader:
         sources: Mapping[str, MultiDataset],
         *,
         batch_size: int,
-        seed: int,
         num_threads: int,
-        epoch_limit: Callable[[], float],
-        running_epoch: Callable[[], int],
-    ) -> None:
-        if not sources:
-            raise SettingsError("there must be at least one embodiment to train on")
-        self._sources, self._num_threads = dict(sources), num_threads
-        self._memory = {name: make_buffers(num_threads + 1) for name in self._sources}
-        self._epoch_limit, self._running_epoch = epoch_limit, running_epoch
-        self._order = {
-            name: ShuffledBatches(name, len(source), batch_size, seed)
-            for name, source in self._sources.items()
-        }
-        self.fingerprint = _fingerprint(self._sources, batch_size, seed)
-        self.position = Position()
-        self._newest = 0  # of the iterators
-
-    def __len__(self) -> int:
-        """Return the batches of an epoch without a limit: those done and those left."""
-        return max(len(order) for order in self._order.values())
-
-    def __iter__(self) -> Iterator[dict[str, Batch]]:
-        self._newest += 1
-        return self._batches(self._newest)
-
-    def _batches(self, number: int) -> Iterator[dict[str, Batch]]:
-        size = int(min(len(self), self._epoch_limit()))
-        # An epoch is over, too, where the trainer broke it off or a resumed run has a lower limit.
-        is_over = self.position.done >= size
-        epoch = max(self.position.epoch + is_over, self._running_epoch())
-        if epoch > self.position.epoch:
-            self.position = Position(self.position.step, epoch, 0)
-        left = size - self.position.done
-        # Dropped in the middle, the threads end by themselves: to wait for them here could be to
-        # wait in the garbage collector, for a lock that this thread holds.
-        threads = Threads(self._num_threads)
-        streams = {
-            name: stream_batches(
-                self._sources[name],
-                order.run(self.position.step, left),
-                threads,
-                self._memory[name],
-                self._num_threads + 1,
-            )
-            for name, order in self._order.items()
-        }
-        for _ in range(left):
-            if number != self._newest:
-                raise LoaderError(
-                    "a newer iterator of these batches goes on in this one's place; a position "
-                    "that two move on would show frames twice"
-                )
-            batch = {name: next(stream) for name, stream in streams.items()}
-            self.position = _advanced(self.position, size)
-            yield batch
-        threads.close()
-
-
-class ValidationLoader:
-    """Validation batches `{embodiment: batch}`: every frame once, in order, a source at a time.
-
-    Args:
-        sources: per embodiment, its frames.
-        batch_size: frames of a batch; the last of a source may hold fewer.
-        num_threads: threads that make the batches.
-
-    Raises:
-        SettingsError: a wrong batch size.
-    """
-
-    def __init__(
-        self, sources: Mapping[str, MultiDataset], *, batch_size: int, num_threads: int
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
         self._sources, self._num_threads = dict(sources), num_threads
         self._memory = make_buffers(num_threads + 1)
-        self._batches = {
-            name: InOrder(len(source), batch_size) for name, source in self._sources.items()
-        }
+        self._orders = {}
+        for name, source in self._sources.items():
+            tail = fitting_tail(len(source), batch_size, world_size)
+            self._orders[name] = InOrder(len(source), batch_size, rank, world_size, tail)
 
     def __len__(self) -> int:
-        return sum(len(batches) for batches in self._batches.values())
+        return sum(order.num_batches(0) for order in self._orders.values())
 
     def __iter__(self) -> Iterator[dict[str, Batch]]:
         threads = Threads(self._num_threads)
-        for name, batches in self._batches.items():
+        for name, order in self._orders.items():
+            batches = PositionedSampler(order).upcoming()
             for batch in stream_batches(
                 self._sources[name], batches, threads, self._memory, self._num_threads + 1
             ):
                 yield {name: batch}
         threads.close()
-
-
-def _advanced(position: Position, size: int) -> Position:
-    step, done = position.step + 1, position.done + 1
-    if done == size:
-        return Position(step, position.epoch + 1, 0)
-    return Position(step, position.epoch, done)
-
-
-def _fingerprint(sources: Mapping[str, MultiDataset], batch_size: int, seed: int) -> dict[str, Any]:
-    """Return what the order depends on, small enough for a checkpoint."""
-    listed = [
-        (name, episode.name, episode.total_frames)
-        for name, source in sorted(sources.items())
-        for episode in source.episodes
-    ]
-    digest = hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
-    return {
-        "batch_size": batch_size,
-        "seed": seed,
-        "number of episodes": len(listed),
-        "number of frames": sum(frames for _, _, frames in listed),
-        "set of episodes": digest,
-    }

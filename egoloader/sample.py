@@ -24,11 +24,14 @@ from egoloader.errors import (
     EpisodeFormatError,
     SampleError,
     SettingsError,
+    check_whole,
     near_miss,
 )
+from egoloader.frameindex import Marks
 from egoloader.frames import FrameDecoder
 from egoloader.keymap import KeyMap, KeySpec
 from egoloader.plan import BatchPlan, plan_batch
+from egoloader.seeding import sample_seeds, stream_key
 from egoloader.windows import cut_ends
 
 __all__ = ["Fetched", "ImageDtype", "MixedSizes", "Sample", "SampleMaker", "SampleSettings"]
@@ -52,6 +55,7 @@ class SampleSettings:
         transforms: callables from sample to sample, applied in order.
         mixed_sizes: what becomes of a batch of images of several sizes: `error`, or `list`, which
             hands every batch's images out as a list of B.
+        seed: of what is random about a sample; see `sample_seed` in `ZarrDataset`.
 
     Raises:
         SettingsError: an option that can't be meant, or a transform that can't be called.
@@ -61,8 +65,10 @@ class SampleSettings:
     annotation_cutoff: bool = False
     transforms: Sequence[Transform] = ()
     mixed_sizes: MixedSizes = "error"
+    seed: int = 0
 
     def __post_init__(self) -> None:
+        check_whole("seed", self.seed, 0)
         for name, options in (("image_dtype", ImageDtype), ("mixed_sizes", MixedSizes)):
             value = getattr(self, name)
             if value not in get_args(options):
@@ -138,6 +144,7 @@ class SampleMaker:
         self._entries = [self._entry(key, spec) for key, spec in keymap.items()]
         self._sizes: dict[str, tuple[int, int]] = {}  # of cameras, once known
         self._fields: tuple[Field, ...] | None = None  # once all sizes are known
+        self._seed_keys = (-1, 0)  # an epoch and its key
 
     def __reduce__(self) -> tuple[object, ...]:
         return SampleMaker, (self.episode, self.keymap, self.settings)
@@ -173,8 +180,12 @@ class SampleMaker:
             raise self._failure(frames, error) from error
         return Fetched(frames, plan, stored, fields, FrameDecoder(self.episode.name))
 
-    def cut(self, fetched: Fetched) -> dict[str, Column]:
+    def cut(self, fetched: Fetched, marks: Marks) -> dict[str, Column]:
         """Cut, cast and pad all that needs no memory of a batch: everything but pixels.
+
+        Args:
+            fetched: of B frames.
+            marks: what the sampler knows of them.
 
         Returns:
             Per field that is no image, (B, …) memory of its own or a list of B.
@@ -189,7 +200,7 @@ class SampleMaker:
                     columns[entry.key] = entry.cut(self, entry, fetched)
                 if entry.mask is not None:
                     columns[entry.mask] = self._mask(entry, fetched)
-            self._cut_context(fetched, columns)
+            self._cut_context(fetched, marks, columns)
         except (EgoloaderError, Warning):
             raise
         except Exception as error:
@@ -355,7 +366,7 @@ class SampleMaker:
             return fetched.plan.is_pad(entry.key)
         return np.ones((len(fetched.frames), *self._steps(entry.key)), dtype=np.bool_)
 
-    def _cut_context(self, fetched: Fetched, columns: dict[str, Column]) -> None:
+    def _cut_context(self, fetched: Fetched, marks: Marks, columns: dict[str, Column]) -> None:
         """Add what every sample carries besides the keymap's entries."""
         size = len(fetched.frames)
         columns["fps"] = np.full(size, self.episode.fps, dtype=np.float32)
@@ -367,6 +378,17 @@ class SampleMaker:
             where = fetched.plan.reads[TIMESTAMP].locate(fetched.frames)
             times = np.asarray(fetched.stored[TIMESTAMP])[where].reshape(size)
         columns["timestamp"] = times.astype(np.float64, copy=False)
+        keys = [self._seed_key(epoch) for epoch in marks.epochs]
+        columns["sample_seed"] = sample_seeds(keys, fetched.frames.tolist())
+        columns["is_repeat"] = marks.is_repeat
+
+    def _seed_key(self, epoch: int) -> int:
+        """Return the key of the random numbers of this episode in an epoch."""
+        known, key = self._seed_keys
+        if known != epoch:
+            key = stream_key("sample", self.settings.seed, epoch, self.episode.name)
+            self._seed_keys = (epoch, key)
+        return key
 
     def _texts(self, entry: _Entry, fetched: Fetched) -> Column:
         """Return the texts of the annotation spans that hold each frame."""
@@ -399,6 +421,8 @@ _CONTEXT = (
     Field("episode"),
     Field("frame_index", (), np.dtype(np.int64)),
     Field("timestamp", (), np.dtype(np.float64)),
+    Field("sample_seed", (), np.dtype(np.int64)),
+    Field("is_repeat", (), np.dtype(np.bool_)),
 )
 #: The kinds of samples that this process has met.
 _KINDS: dict[tuple[Field, ...], tuple[Field, ...]] = {}

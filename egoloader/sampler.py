@@ -1,103 +1,350 @@
-"""The order in which frames are drawn: a pure function of name, length, batch size and seed."""
+"""`EpisodePoolSampler`: the batches of a rank, and the one position in them."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
+from torch.utils.data import Sampler
 
-from egoloader.errors import SettingsError
+from egoloader.columns import (
+    Column,
+    FrameSource,
+    digest_of,
+    frame_weights,
+    kept_frames,
+    stored_bytes,
+)
+from egoloader.deal import Tail
+from egoloader.errors import LoaderError, SettingsError, check_whole
+from egoloader.frameindex import FrameIndex
+from egoloader.order import Order, OrderSettings, PoolOrder, WeightedOrder
+from egoloader.roster import Roster, check_fingerprint
 
-__all__ = ["BatchRun", "InOrder", "ShuffledBatches", "check_batch_size"]
+__all__ = ["EpisodePoolSampler", "IndexOrder", "PositionedSampler", "pooled_indices"]
+
+IntArray = npt.NDArray[np.int64]
+Indices = list[FrameIndex]
 
 
-class ShuffledBatches:
-    """Every frame of a source once a pass, shuffled, in batches; all full but a pass's last.
+class IndexOrder(Protocol):
+    """An `Order` whose batches are indices of a dataset."""
+
+    covers: bool
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """See `Order`."""
+        ...
+
+    def num_batches(self, epoch: int) -> int:
+        """See `Order`."""
+        ...
+
+    def left_out(self, epoch: int) -> int:
+        """See `Order`."""
+        ...
+
+    def batches(self, epoch: int, done: int) -> Iterator[tuple[IntArray, int]]:
+        """Yield, per batch that is left, the indices and how many at their end are repeats."""
+        ...
+
+    def state(self, epoch: int, done: int) -> dict[str, Any]:
+        """See `Order`."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> tuple[int, int]:
+        """See `Order`."""
+        ...
+
+    def forget(self) -> None:
+        """See `Order`."""
+        ...
+
+
+class PositionedSampler(Sampler[Indices]):
+    """Batches of indices, and the position in them: an epoch, and how many of it are done.
+
+    The position moves on as a batch is handed out, to the next epoch with the last one. `iter`
+    goes on from it, however often it is called, and ends the iterators before it.
 
     Args:
-        name: the source's name, so that sources of one length have orders of their own.
-        num_frames: frames of the source.
-        batch_size: frames of a batch.
-        seed: of the shuffle.
+        order: what the batches are.
 
-    Raises:
-        SettingsError: no frames, or a batch size below 1.
+    Attributes:
+        epoch: the running epoch.
+        done: its batches that were handed out.
     """
 
-    def __init__(self, name: str, num_frames: int, batch_size: int, seed: int) -> None:
-        if num_frames < 1:
-            raise SettingsError(f"{name!r} has no frames to draw")
-        check_batch_size(batch_size)
-        self._num_frames, self._batch_size = num_frames, batch_size
-        self._seed = (seed, zlib.crc32(name.encode()))
+    def __init__(self, order: IndexOrder) -> None:
+        self._order = order
+        self.epoch, self.done = 0, 0
+        self._begun = (0, 0)  # where the newest iterator began
+        self._newest = 0
+
+    @property
+    def covers(self) -> bool:
+        """Whether an epoch has each frame exactly once over all ranks, but for `left_out`."""
+        return self._order.covers
+
+    @property
+    def left_out(self) -> int:
+        """Frames that the running epoch leaves out: those of no full batch, for `tail: drop`."""
+        return self._order.left_out(self.epoch)
 
     def __len__(self) -> int:
-        """Return the number of batches of one pass."""
-        return -(-self._num_frames // self._batch_size)
+        """Return the batches of the running epoch: those done and those left."""
+        return self._order.num_batches(self.epoch)
 
-    def run(self, start: int, count: int) -> BatchRun:
-        """Return `count` batches from batch `start` on, counted over all passes.
+    @property
+    def pass_length(self) -> int:
+        """Batches of a whole epoch of as many ranks as there are now."""
+        return self._order.num_batches(self.epoch + 1)
 
-        Pass p holds the batches p * len(self) to (p + 1) * len(self), in an order of its own.
+    def __iter__(self) -> Iterator[Indices]:
+        """Yield the batches that the running epoch has left."""
+        return self._handed_out(self.begin())
+
+    def begin(self) -> int:
+        """Begin an iterator, in place of those before it; return its number."""
+        self._newest += 1
+        self._begun = (self.epoch, self.done)
+        return self._newest
+
+    def check_newest(self, number: int) -> None:
+        """Refuse an iterator that another has taken the place of.
+
+        Raises:
+            LoaderError: its number is not the newest one's.
         """
-        return BatchRun(self, start, count)
+        if number != self._newest:
+            raise LoaderError(
+                "a newer iterator of these batches goes on in this one's place; a position that "
+                "two move on would show frames twice"
+            )
 
-    def from_batch(self, number: int) -> Iterator[list[int]]:
-        """Yield batches of frame indices without end, from batch `number` on."""
+    def upcoming(self) -> Iterator[Indices]:
+        """Yield the batches that the running epoch has left, without moving the position.
+
+        For loaders that draw ahead; they call `advance` as each is handed out.
+        """
+        return self._batches_of(self.epoch, self.done)
+
+    def upcoming_passes(self) -> Iterator[Indices]:
+        """Yield what the running epoch has left, and then epoch after epoch, like `upcoming`."""
+        epoch, done = self.epoch, self.done
         while True:
-            cycle, first = divmod(number, len(self))
-            order = np.random.default_rng([*self._seed, cycle]).permutation(self._num_frames)
-            for batch in range(first, len(self)):
-                start = batch * self._batch_size
-                yield order[start : start + self._batch_size].tolist()
-                number += 1
+            yield from self._batches_of(epoch, done)
+            epoch, done = epoch + 1, 0
+
+    def advance(self) -> None:
+        """Count one more batch as handed out."""
+        self.epoch, self.done = self._behind(self.epoch, self.done, 1)
+
+    def state_dict(self, handed_out: int | None = None) -> dict[str, Any]:
+        """Return plain values that tell what every rank has left: O(ranks x pool).
+
+        Args:
+            handed_out: batches that came out of a `torch.utils.data.DataLoader` since its iterator
+                was made, as its workers draw ahead; without one, all that were drawn.
+
+        Raises:
+            SettingsError: more batches than were drawn.
+        """
+        position = (self.epoch, self.done)
+        if handed_out is not None:
+            check_whole("handed_out", handed_out, 0)
+            position = self._behind(*self._begun, handed_out)
+            if position > (self.epoch, self.done):
+                raise SettingsError(
+                    f"handed_out is {handed_out}, more batches than this sampler's newest iterator "
+                    "was asked for"
+                )
+        state = self._order.state(*position)
+        epoch, done = position
+        return {
+            "epoch": epoch,
+            "done": done,
+            "fingerprint": dict(self._order.fingerprint()),
+            **state,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, whichever rank's; replays nothing.
+
+        With another number of ranks, what is left is dealt to them anew.
+
+        Raises:
+            SettingsError: it is of other data or settings; names what differs.
+        """
+        check_fingerprint(state.get("fingerprint"), self._order.fingerprint())
+        self.epoch, self.done = self._order.restore(dict(state))
+        self.begin()
+
+    def reset(self) -> None:
+        """Go back to the first batch of the first epoch."""
+        self._order.forget()
+        self.epoch, self.done = 0, 0
+        self.begin()
+
+    def _batches_of(self, epoch: int, done: int) -> Iterator[Indices]:
+        for indices, repeats in self._order.batches(epoch, done):
+            real = len(indices) - repeats
+            yield [FrameIndex(i, epoch, n >= real) for n, i in enumerate(indices.tolist())]
+
+    def _handed_out(self, number: int) -> Iterator[Indices]:
+        for batch in self.upcoming():
+            self.check_newest(number)
+            self.advance()
+            yield batch
+
+    def _behind(self, epoch: int, done: int, batches: int) -> tuple[int, int]:
+        """Return the position so many batches of one epoch further."""
+        done += batches
+        return (epoch, done) if done < self._order.num_batches(epoch) else (epoch + 1, 0)
 
 
-class BatchRun:
-    """A stretch of batches, for a `DataLoader`'s `batch_sampler`; batches are made when drawn."""
+class EpisodePoolSampler(PositionedSampler):
+    """Batches of a rank in which every frame comes once an epoch, from few episodes at a time.
 
-    def __init__(self, batches: ShuffledBatches, start: int, count: int) -> None:
-        self._batches, self._start, self._count = batches, start, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[list[int]]:
-        drawn = self._batches.from_batch(self._start)
-        for _ in range(self._count):
-            yield next(drawn)
-
-
-class InOrder(Sequence[Sequence[int]]):
-    """Batches of consecutive frame indices, as ranges; all full but the last.
+    A batch sampler for `EpisodeLoader`, which counts what it hands out, and for
+    `torch.utils.data.DataLoader`, which draws ahead (see `state_dict`). Epochs differ, and advance
+    by themselves. See `EpisodePool` for the order of a rank; episodes are dealt to ranks whole, but
+    for at most `world_size` - 1, so that their frames differ by at most one, and all ranks have as
+    many batches.
 
     Args:
-        num_frames: frames in all.
-        batch_size: frames of a batch.
+        data: a `MultiDataset` or a `ZarrDataset`.
+        batch_size: frames of a full batch.
+        pool_size: episodes that each rank has resident at most.
+        seed: of the order.
+        rank: this process, from 0 on.
+        world_size: processes that share the frames.
+        tail: how an epoch ends. `spread`: every frame once, all batches full but the last of each
+            rank (its last but one has a frame less where there would be none for the last);
+            `drop`: full batches only, `left_out` says how many frames are not drawn; `repeat`: the
+            last batch is filled up with frames whose sample has `is_repeat`.
+        byte_budget: bytes on disk that each rank's resident episodes have at most.
+        byte_sizes: bytes of each episode by its name, to weigh against the budget; what its files
+            have unless given.
+        frame_filter: which frames there are at all: the name of an array with one number a frame,
+            not 0 to keep it, or a callable from `ZarrEpisode` to (total_frames,) bool.
+        weights: how often each frame is drawn, relative to others: the name of an array, or a
+            callable, of numbers from 0 on. Frames are then drawn with replacement from all
+            episodes: the pool is not used, and `covers` is false.
 
     Raises:
-        SettingsError: a batch size below 1.
+        SettingsError: an option that can't be meant; too few frames for the tail asked for; an
+            episode above the budget.
+        EpisodeError: a column that an episode lacks, or that is not one number a frame.
     """
 
-    def __init__(self, num_frames: int, batch_size: int) -> None:
-        check_batch_size(batch_size)
-        self._starts, self._frames = range(0, num_frames, batch_size), range(num_frames)
+    def __init__(
+        self,
+        data: FrameSource,
+        batch_size: int = 32,
+        pool_size: int = 32,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        tail: Tail = "spread",
+        byte_budget: int | None = None,
+        *,
+        byte_sizes: Mapping[str, int] | None = None,
+        frame_filter: Column | None = None,
+        weights: Column | None = None,
+    ) -> None:
+        settings = OrderSettings(batch_size, pool_size, seed, tail, byte_budget)
+        if not hasattr(data, "frames_by_episode"):
+            raise SettingsError(
+                f"EpisodePoolSampler needs a MultiDataset or a ZarrDataset, got "
+                f"{type(data).__name__}"
+            )
+        kept = {} if frame_filter is None else kept_frames(data, frame_filter)
+        listed = data.frames_by_episode()
+        frames = [(name, len(kept[name]) if name in kept else n) for name, n in listed]
+        if byte_sizes is None and byte_budget is not None:
+            byte_sizes = stored_bytes(data)
+        roster = Roster(frames, byte_sizes)
+        order: Order
+        if weights is None:
+            order = PoolOrder(roster, settings, rank, world_size)
+        else:
+            column = frame_weights(data, weights, kept, roster.ids)
+            order = WeightedOrder(roster, column, settings, rank, world_size)
+        self._indexed = _Indexed(order, listed, roster.ids, kept)
+        self._pool_size = pool_size
+        super().__init__(self._indexed)
 
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def __getitem__(self, number: Any) -> Any:
-        start = self._starts[number]
-        return self._frames[start : start + self._starts.step]
+    @property
+    def pool_occupancy(self) -> float:
+        """Resident episodes behind the batch that was drawn last, as a share of `pool_size`."""
+        return self._indexed.num_resident / self._pool_size
 
 
-def check_batch_size(batch_size: object) -> None:
-    """Refuse a batch size that is no whole number above 0.
+def pooled_indices(listed: Sequence[tuple[str, int]], settings: OrderSettings) -> IndexOrder:
+    """Return the pooled order of episodes' frames for one rank, as indices.
+
+    Args:
+        listed: the episodes' names and frames, in the order of the indices.
+        settings: of the order.
 
     Raises:
-        SettingsError: it is none.
+        SettingsError: no frames.
     """
-    if type(batch_size) is not int or batch_size < 1:
-        raise SettingsError(f"batch_size must be a whole number above 0, got {batch_size!r}")
+    roster = Roster(listed)
+    return _Indexed(PoolOrder(roster, settings, 0, 1), listed, roster.ids, {})
+
+
+class _Indexed:
+    """An order of episodes' frames, as indices of a dataset.
+
+    Args:
+        order: of the frames.
+        listed: the dataset's episodes and their frames, in its order.
+        ids: of the episodes that the order numbers.
+        kept: per filtered episode, its frames that are drawn.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        listed: Sequence[tuple[str, int]],
+        ids: Sequence[Any],
+        kept: Mapping[str, IntArray],
+    ) -> None:
+        self._order, self.covers, self.num_resident = order, order.covers, 0
+        stops = np.cumsum([frames for _, frames in listed])
+        starts = {
+            name: int(stop) - frames for (name, frames), stop in zip(listed, stops, strict=True)
+        }
+        self._starts = np.array([starts[name] for name in ids], dtype=np.int64)
+        self._kept = {n: kept[name] for n, name in enumerate(ids) if name in kept}
+        self._filter = digest_of(kept)
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        return {**self._order.fingerprint(), "frame_filter": self._filter}
+
+    def num_batches(self, epoch: int) -> int:
+        return self._order.num_batches(epoch)
+
+    def left_out(self, epoch: int) -> int:
+        return self._order.left_out(epoch)
+
+    def state(self, epoch: int, done: int) -> dict[str, Any]:
+        return self._order.state(epoch, done)
+
+    def restore(self, state: dict[str, Any]) -> tuple[int, int]:
+        return self._order.restore(state)
+
+    def forget(self) -> None:
+        self._order.forget()
+
+    def batches(self, epoch: int, done: int) -> Iterator[tuple[IntArray, int]]:
+        for draws in self._order.batches(epoch, done):
+            frames, self.num_resident = draws.frames, draws.num_resident
+            if self._kept:
+                pairs = zip(draws.numbers.tolist(), frames.tolist(), strict=True)
+                frames = np.array([self._kept[n][f] if n in self._kept else f for n, f in pairs])
+            yield self._starts[draws.numbers] + frames, draws.num_repeats

@@ -18,7 +18,7 @@ from egoloader.errors import FrameIndexError, SettingsError
 from egoloader.guard import MissingChunks
 from egoloader.keymap import KeyMap
 from egoloader.sample import SampleMaker, SampleSettings
-from egoloader.sampler import ShuffledBatches
+from egoloader.sampler import EpisodePoolSampler
 
 __all__ = ["Selected", "SelectionSettings", "select_batch", "select_frame"]
 
@@ -114,9 +114,9 @@ def select_batch(
         EpisodeError, KeyMapError: an episode is broken, or does not fit the keymap.
     """
     found = []
-    for embodiment, source in _sources(path, keymap, settings).items():
-        order = ShuffledBatches(embodiment, len(source), batch_size, settings.seed)
-        found.extend(_open(source, next(iter(order.run(0, 1))), settings.missing_chunks))
+    for source in _sources(path, keymap, settings).values():
+        sampler = EpisodePoolSampler(source, batch_size, seed=settings.seed)
+        found.extend(_open(source, next(iter(sampler)), settings.missing_chunks))
     return found
 
 

@@ -37,7 +37,8 @@ TOTAL = HUMAN_FRAMES
 
 def test_every_sample_says_where_it_comes_from(human: Path) -> None:
     sample = ZarrDataset(human, keymap(pose=entry()))[17]
-    assert set(sample) == {"pose", "fps", "embodiment", "episode", "frame_index", "timestamp"}
+    context = {"fps", "embodiment", "episode", "frame_index", "timestamp"}
+    assert set(sample) == {"pose", "sample_seed", "is_repeat"} | context
     assert (sample["embodiment"], sample["episode"]) == ("human", "ep.zarr")
     assert (sample["fps"].dtype, sample["fps"].shape) == (torch.float32, ())
     assert (sample["frame_index"].dtype, sample["frame_index"].shape) == (torch.int64, ())

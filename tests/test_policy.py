@@ -32,6 +32,7 @@ def make_batch(size: int, *, fps: float = 30.0) -> dict[str, Any]:
         "hand": torch.randn(size, 2, 1, generator=generator),
         "hand_is_pad": torch.zeros(size, 2, dtype=torch.bool),
         "fps": torch.full((size,), fps),
+        "is_repeat": torch.zeros(size, dtype=torch.bool),
         "frame_index": torch.arange(size),
     }
 
@@ -93,6 +94,15 @@ def test_floats_and_bytes_of_one_image_give_one_action() -> None:
     policy, batch = ActionChunkPolicy({"arm": SPEC}, **SMALL).eval(), make_batch(2)
     as_float = {**batch, "front": batch["front"] / 255, "front_mem": batch["front_mem"] / 255}
     assert torch.allclose(policy("arm", batch)["arm"], policy("arm", as_float)["arm"])
+
+
+def test_frames_that_only_fill_a_batch_up_do_not_move_the_loss() -> None:
+    policy, batch = ActionChunkPolicy({"arm": SPEC}, **SMALL).eval(), make_batch(4)
+    alone = {key: value[:3] for key, value in batch.items()}
+    batch["is_repeat"][3] = True
+    assert policy._loss("arm", batch).item() == pytest.approx(policy._loss("arm", alone).item())
+    batch["is_repeat"][:] = True
+    assert policy._loss("arm", batch).item() == 0.0
 
 
 def test_it_learns_a_batch_by_heart() -> None:

@@ -44,6 +44,15 @@ def test_loading_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["batch"]["cmd_ee_delta"].shape == (frames, 16, 4)
 
 
+def test_the_order_and_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPO)
+    made = run(next(block for block in blocks("python") if "EpisodeLoader" in block))
+    names = {name: made[name] for name in ("train", "EpisodeLoader")}
+    found = run(next(block for block in blocks("python") if "EpisodePoolSampler" in block), **names)
+    assert (found["sampler"].epoch, found["sampler"].done) == (1, 0)
+    assert len(found["loader"]) == -(-len(found["train"]) // 32)
+
+
 def test_the_keymap_fits_the_samples() -> None:
     found = run(next(block for block in blocks("python") if "KeySpec" in block))
     assert isinstance(found["keymap"], KeyMap)

@@ -15,7 +15,6 @@ import torch
 from egoloader import EpisodeWriter
 from egoloader.convert import LeRobotSettings, convert_lerobot
 from egoloader.errors import ConfigError, EgoloaderError, NonFiniteWarning, TrainingError
-from egoloader.train.callbacks import SamplesPerSecond
 from egoloader.train.config import compose
 from egoloader.train.recipe import fit
 from tests.episodes import ramp
@@ -120,7 +119,14 @@ def test_recorded_episodes_train(real_data: Path, tmp_path: Path) -> None:
         (["data.folder=nowhere"], "folder 'nowhere': there is no folder at this path"),
         (["keymap.image_histroy_gap_s=0.1"], "did you mean 'image_history_gap_s'?"),
         (["keymap=humna"], "there is no keymap=humna; did you mean 'human'?"),
-        (["trainer.accelerator=cpu", "trainer.devices=2"], "the trainer runs 2 processes"),
+        (
+            [
+                "trainer.accelerator=cpu",
+                "trainer.devices=2",
+                "trainer.use_distributed_sampler=true",
+            ],
+            "make it with Trainer(use_distributed_sampler=False)",
+        ),
         (["logger=null"], "logger=null: a group can't be null; ~logger"),
         (["logger.csv=null"], "Cannot use `LearningRateMonitor` callback with `Trainer` that has"),
         (["seed=abc"], "seed must be a whole number from 0 to 4294967295, got 'abc'"),
@@ -146,8 +152,11 @@ def test_what_is_wrong_ends_in_one_sentence(
         (["keymap.masks=false"], "padded steps would be learned as actions"),
         (["keymap.horizon=0"], "horizon must be a whole number of at least 1, got 0"),
         (["resume=nothing.ckpt"], "resume=nothing.ckpt: there is no such checkpoint"),
-        (["resume=."], "is a folder; give the path of a .ckpt file in it"),
-        (["resume=last.ckpt"], "resume=last.ckpt: there is no such checkpoint"),
+        (["resume=."], "last.ckpt is a link to 'last.ckpt', which leads back to itself; give"),
+        (
+            ["resume=last.ckpt"],
+            "last.ckpt is a link to 'last.ckpt', which leads back to itself; give",
+        ),
         (["resume=junk.ckpt"], "junk.ckpt can't be read as a checkpoint"),
         (["resume=weights.ckpt"], "it lacks optimizer_states, lr_schedulers, loops, epoch"),
         (["resume=numbers.ckpt"], "it lacks state_dict, optimizer_states"),
@@ -324,78 +333,6 @@ def test_arrays_of_one_number_a_frame_train(tmp_path: Path, history: int) -> Non
     spec = checkpoint["hyper_parameters"]["specs"]["arm"]
     assert (spec["states"], spec["actions"]) == ({"state": history}, {"action": (4, 1)})
     assert {"train/loss_epoch", "val/loss"} <= set(epochs(tmp_path / "out")[0])
-
-
-class Clock:
-    """Stands for `time.perf_counter`: tells the time that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Log:
-    """Stands for a policy; keeps what is logged."""
-
-    def __init__(self) -> None:
-        self.rates: list[float] = []
-
-    def log(self, name: str, value: float, **options: Any) -> None:
-        assert name == "samples/s"
-        self.rates.append(value)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("egoloader.train.callbacks.time.perf_counter", clock)
-    return clock
-
-
-def test_samples_per_second_leaves_out_the_first_step_and_validation(clock: Clock) -> None:
-    callback, log = SamplesPerSecond(), Log()
-    batch = {"arm": {"frame_index": range(5)}, "leg": {"frame_index": range(3)}}
-
-    def pass_time(seconds: float) -> None:
-        clock.now += seconds
-
-    def step(seconds: float) -> None:
-        pass_time(seconds)
-        callback.on_train_batch_end(None, log, None, batch, 0)  # type: ignore[arg-type]
-
-    def validate(seconds: float) -> None:
-        callback.on_validation_start(None, log)  # type: ignore[arg-type]
-        pass_time(seconds)
-        callback.on_validation_end(None, log)  # type: ignore[arg-type]
-
-    validate(7.0)  # as a sanity check ahead of the first epoch
-    for _ in range(2):
-        log.rates.clear()
-        callback.on_train_epoch_start(None, log)  # type: ignore[arg-type]
-        step(100.0)
-        step(2.0)
-        validate(50.0)
-        step(6.0)
-        validate(50.0)
-        validate(50.0)
-        step(8.0)
-        assert log.rates == [8 / 2, 16 / 8, 24 / 16]
-        validate(50.0)
-
-
-def test_validation_ahead_of_the_second_step_is_left_out(clock: Clock) -> None:
-    callback, log = SamplesPerSecond(), Log()
-    batch = {"arm": {"frame_index": range(5)}}
-    callback.on_train_epoch_start(None, log)  # type: ignore[arg-type]
-    callback.on_train_batch_end(None, log, None, batch, 0)  # type: ignore[arg-type]
-    callback.on_validation_start(None, log)  # type: ignore[arg-type]
-    clock.now = 50.0
-    callback.on_validation_end(None, log)  # type: ignore[arg-type]
-    clock.now = 51.0
-    callback.on_train_batch_end(None, log, None, batch, 1)  # type: ignore[arg-type]
-    assert log.rates == [5.0]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:lightning", "ignore:.*LeafSpec.*is deprecated")

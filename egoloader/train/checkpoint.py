@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +17,53 @@ _NEEDED = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "epoch", 
 _SHOWN = 4
 
 
-def find_checkpoint(resume: str) -> Path:
+def find_checkpoint(resume: str) -> Path | None:
     """Return the path of the checkpoint file that `resume` names.
 
+    Args:
+        resume: a file, or a folder of checkpoints, of which `last.ckpt` is taken; so that a job
+            that is started again and again can always be given its folder.
+
+    Returns:
+        The file, with links resolved; None for a folder that holds no checkpoint yet.
+
     Raises:
-        ConfigError: there is no such file.
+        ConfigError: there is no such file or folder; a link leads nowhere, or to itself; or a
+            folder holds checkpoints and no `last.ckpt` among them.
     """
+    path = Path(resume)
+    if path.is_dir():
+        others = sorted(path.glob("*.ckpt"))
+        path = path / "last.ckpt"
+        if path not in others:
+            if not others:
+                return None
+            raise ConfigError(
+                f"resume={resume}: this folder holds checkpoints, and no last.ckpt to go on from; "
+                f"{_choice(others)}"
+            )
     try:
-        path = Path(resume).resolve(strict=True)
-    except (OSError, RuntimeError) as error:
-        raise ConfigError(
-            f"resume={resume}: there is no such checkpoint ({error}); "
-            "give the path of a .ckpt file, or leave resume out to start anew"
-        ) from error
-    if not path.is_file():
-        raise ConfigError(f"resume={resume} is a folder; give the path of a .ckpt file in it")
-    return path
+        found = path.resolve(strict=True)
+    except (OSError, RuntimeError) as error:  # a loop is the one or the other, by Python's version
+        what = "there is no such checkpoint"
+        if path.is_symlink():
+            target = path.readlink()
+            what = f"{path.name} is a link to {str(target)!r}, which "
+            is_loop = path.parent / target == path or not isinstance(error, FileNotFoundError)
+            what += "leads back to itself" if is_loop else "is not there"
+        others = [one for one in sorted(path.parent.glob("*.ckpt")) if one.is_file()]
+        raise ConfigError(f"resume={resume}: {what}; {_choice(others)}") from error
+    if not found.is_file():
+        raise ConfigError(f"resume={resume}: {found} is no file; {_choice([])}")
+    return found
+
+
+def _choice(checkpoints: Sequence[Path]) -> str:
+    """Return the way out where a checkpoint can't be taken."""
+    if not checkpoints:
+        return "give the path of a .ckpt file, or leave resume out to start anew"
+    names = ", ".join(one.name for one in checkpoints[-_SHOWN:])
+    return f"give the path of another, as there are {names}, or leave resume out to start anew"
 
 
 def load_checkpoint(path: Path) -> Mapping[str, Any]:

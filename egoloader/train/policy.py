@@ -272,24 +272,27 @@ class ActionChunkPolicy(lightning.LightningModule):
 
     def _log_loss(self, stage: str, batch: Mapping[str, Batch]) -> torch.Tensor:
         losses = {name: self._loss(name, frames) for name, frames in batch.items()}
+        sizes = {name: int((~frames["is_repeat"]).sum()) for name, frames in batch.items()}
+        # Means over an epoch are over the frames of all processes.
+        whole: dict[str, Any] = {"on_step": False, "on_epoch": True, "sync_dist": True}
         for name, loss in losses.items():
-            size = len(batch[name]["frame_index"])
-            self.log(f"{stage}/loss/{name}", loss, on_step=False, on_epoch=True, batch_size=size)
-        total = torch.stack(list(losses.values())).mean()
-        frames = sum(len(one["frame_index"]) for one in batch.values())
-        self.log(
-            f"{stage}/loss",
-            total,
-            on_step=stage == "train",
-            on_epoch=True,
-            prog_bar=True,
-            batch_size=frames,
-        )
+            self.log(f"{stage}/loss/{name}", loss, batch_size=sizes[name], **whole)
+        total, frames = torch.stack(list(losses.values())).mean(), sum(sizes.values())
+        if stage == "val":
+            self.log("val/loss", total, prog_bar=True, batch_size=frames, **whole)
+        else:
+            self.log("train/loss_step", total, prog_bar=True, batch_size=frames)
+            self.log("train/loss_epoch", total, prog_bar=True, batch_size=frames, **whole)
         return total
 
     def _loss(self, embodiment: str, batch: Batch) -> torch.Tensor:
         losses = [
-            masked_l1(chunk, batch[key].reshape_as(chunk).float(), batch[f"{key}_is_pad"])
+            # Frames that only fill a batch up count as little as steps that only pad a chunk.
+            masked_l1(
+                chunk,
+                batch[key].reshape_as(chunk).float(),
+                batch[f"{key}_is_pad"] | batch["is_repeat"][:, None],
+            )
             for key, chunk in self(embodiment, batch).items()
         ]
         return torch.stack(losses).mean()

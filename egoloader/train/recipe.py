@@ -17,7 +17,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from egoloader.datamodule import refuse_ranks
+from egoloader.datamodule import check_sampler_flag
 from egoloader.errors import ConfigError, EgoloaderError, TrainingError
 from egoloader.train.callbacks import ConfigRecord
 from egoloader.train.checkpoint import check_same_policy, find_checkpoint, load_checkpoint
@@ -44,7 +44,8 @@ class RunSettings:
     Args:
         seed: of weights, split and order; from 0 to 2**32 - 1.
         output_dir: where checkpoints, logs and the config land.
-        resume: path of the checkpoint to go on from; None starts anew.
+        resume: path of the checkpoint to go on from, or of a folder with a `last.ckpt`, which may
+            be empty yet; None starts anew.
 
     Raises:
         ConfigError: a value that can't be meant.
@@ -86,6 +87,8 @@ def main(arguments: Sequence[str]) -> None:
         # Out of Hydra's sight, as it would print a line of its own about the error.
         try:
             _give_own_folder(config)
+            # What Lightning starts further processes with.
+            sys.argv = [sys.argv[0], "train", *others, f"output_dir={_quoted(config.output_dir)}"]
             fit(config)
         except (EgoloaderError, OSError, *CONFIG_ERRORS) as error:
             failures.append(error)
@@ -135,7 +138,8 @@ def fit(config: DictConfig) -> None:
         raise TrainingError(
             "no step was taken; look at trainer.max_epochs, max_steps and limit_train_batches"
         )
-    Console().print(f"checkpoints and logs are in [bold]{output}[/bold]", soft_wrap=True)
+    if trainer.is_global_zero:
+        Console().print(f"checkpoints and logs are in [bold]{output}[/bold]", soft_wrap=True)
 
 
 def _give_own_folder(config: DictConfig) -> None:
@@ -154,7 +158,7 @@ def _make_trainer(config: DictConfig, record: ConfigRecord) -> lightning.Trainer
         logger=_list(config.get("logger")),
     )
     assert isinstance(trainer, lightning.Trainer)
-    refuse_ranks(trainer.world_size)
+    check_sampler_flag(trainer)
     return trainer
 
 
@@ -171,6 +175,12 @@ def _check_counts(options: Mapping[str, Any]) -> None:
 def _list(nodes: DictConfig | None) -> list[Any]:
     """Build the named choices of a group; one that is set to null is left out."""
     return [make(node) for node in (nodes or {}).values() if node is not None]
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a value of Hydra's command line."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _one_line(error: Exception) -> str:

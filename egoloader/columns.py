@@ -1,0 +1,143 @@
+"""What is known of every frame of every episode before any is drawn."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from egoloader.episode import ZarrEpisode
+from egoloader.errors import EpisodeError, EpisodeFormatError, SampleError, SettingsError
+
+__all__ = [
+    "Column",
+    "FrameSource",
+    "digest_of",
+    "frame_weights",
+    "kept_frames",
+    "stored_bytes",
+]
+
+IntArray = npt.NDArray[np.int64]
+#: The name of an array with one number a frame, or what gives one for an episode: (total_frames,).
+Column = str | Callable[[ZarrEpisode], Any]
+
+
+class FrameSource(Protocol):
+    """A dataset over whole episodes."""
+
+    def __len__(self) -> int: ...
+
+    def frames_by_episode(self) -> list[tuple[str, int]]:
+        """Return the episodes' names and frames, in the dataset's order."""
+        ...
+
+    def open_each(self) -> Iterator[ZarrEpisode]:
+        """Open one episode after the other, in the same order."""
+        ...
+
+
+def kept_frames(data: FrameSource, column: Column) -> dict[str, IntArray]:
+    """Return, per episode of which not all frames are kept, those that are, ascending.
+
+    Raises:
+        SettingsError: no frame of any episode is kept, or the column can't be meant.
+        EpisodeError: an episode lacks the column, or it is not one number a frame.
+    """
+    kept, is_any = {}, False
+    for episode in data.open_each():
+        is_kept = _values(episode, column, "frame_filter") != 0
+        is_any = is_any or bool(is_kept.any())
+        if not is_kept.all():
+            kept[episode.name] = np.flatnonzero(is_kept)
+    if not is_any:
+        raise SettingsError(f"frame_filter {_called(column)} keeps no frame of any episode")
+    return kept
+
+
+def frame_weights(
+    data: FrameSource, column: Column, kept: Mapping[str, IntArray], ids: Sequence[Any]
+) -> npt.NDArray[np.float64]:
+    """Return the weights of all kept frames, the episodes in the order of `ids`.
+
+    Raises:
+        SettingsError: all weights are 0, or the column can't be meant.
+        EpisodeError: an episode lacks the column, it is not one number a frame, or one is negative,
+            NaN or inf; names the frame.
+    """
+    found = {}
+    for episode in data.open_each():
+        weights = _values(episode, column, "weights").astype(np.float64)
+        is_wrong = ~np.isfinite(weights) | (weights < 0)
+        if is_wrong.any():
+            frame = int(is_wrong.argmax())
+            raise EpisodeFormatError(
+                f"weights {_called(column)} must be finite and from 0 on, got {weights[frame]}",
+                episode=episode.name,
+                frame=frame,
+            )
+        found[episode.name] = weights[kept[episode.name]] if episode.name in kept else weights
+    weights = np.concatenate([found[name] for name in ids])
+    if not weights.any():
+        raise SettingsError(f"weights {_called(column)} are 0 for every frame")
+    return weights
+
+
+def stored_bytes(data: FrameSource) -> dict[str, int]:
+    """Return the bytes that each episode's files have."""
+    return {
+        episode.name: sum(file.stat().st_size for file in episode.path.rglob("*") if file.is_file())
+        for episode in data.open_each()
+    }
+
+
+def digest_of(kept: Mapping[str, IntArray]) -> str | None:
+    """Return what tells which frames are kept; None where all are."""
+    if not kept:
+        return None
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(kept):
+        digest.update(repr(name).encode())
+        digest.update(kept[name].astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _values(episode: ZarrEpisode, column: Column, option: str) -> npt.NDArray[Any]:
+    """Return one number a frame: (total_frames,)."""
+    total = episode.total_frames
+    if isinstance(column, str):
+        values: Any = episode.read({column: [(0, total)]})[column][0] if total else np.zeros(0)
+    elif callable(column):
+        values = _called_on(episode, column, option)
+    else:
+        raise SettingsError(f"{option} is the name of an array or a callable, got {column!r}")
+    try:
+        numbers = np.asarray(values)
+    except ValueError:
+        numbers = np.empty(0, dtype=object)
+    if numbers.dtype.kind not in "buif" or numbers.shape[:1] != (total,) or numbers.size != total:
+        raise EpisodeFormatError(
+            f"{option} {_called(column)} must be one number for each of {total} frames, got "
+            f"{numbers.dtype} of shape {numbers.shape}",
+            episode=episode.name,
+            key=column if isinstance(column, str) else None,
+        )
+    return numbers.reshape(total)
+
+
+def _called_on(episode: ZarrEpisode, column: Callable[[ZarrEpisode], Any], option: str) -> Any:
+    try:
+        return column(episode)
+    except EpisodeError:
+        raise
+    except Exception as error:
+        raise SampleError(
+            f"{option} {_called(column)} failed: {error!r}", episode=episode.name
+        ) from error
+
+
+def _called(column: Column) -> str:
+    return repr(column if isinstance(column, str) else getattr(column, "__name__", column))

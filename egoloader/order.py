@@ -1,0 +1,457 @@
+"""The batches of every epoch and rank, as a function of settings, data and position alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from egoloader.clocks import Clocks, Items, Limits, Shuffles
+from egoloader.deal import Batching, Tail, check_tail, deal, shares
+from egoloader.errors import SettingsError, check_whole
+from egoloader.pool import admission_order
+from egoloader.roster import Roster
+from egoloader.seeding import permutation, stream_key, uniforms
+
+__all__ = ["Draws", "Order", "OrderSettings", "PoolOrder", "WeightedOrder"]
+
+IntArray = npt.NDArray[np.int64]
+State = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OrderSettings:
+    """What fixes an order, beside the episodes.
+
+    Args:
+        batch_size: frames of a full batch.
+        pool_size: episodes that a rank has resident at most.
+        seed: of the order.
+        tail: how an epoch ends; see `Batching`.
+        byte_budget: bytes that a rank's resident episodes have at most.
+
+    Raises:
+        SettingsError: an option that can't be meant.
+    """
+
+    batch_size: int = 32
+    pool_size: int = 32
+    seed: int = 0
+    tail: Tail = "spread"
+    byte_budget: int | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("batch_size", self.batch_size, 1)
+        check_whole("pool_size", self.pool_size, 1)
+        check_whole("seed", self.seed, 0)
+        check_tail(self.tail)
+
+
+class Draws(NamedTuple):
+    """The frames of one batch of one rank.
+
+    Attributes:
+        numbers: (n,) of the episodes in the roster.
+        frames: (n,) frame indices.
+        num_repeats: how many of them, at the end, are drawn again to fill the batch.
+        num_resident: episodes that are resident behind it.
+    """
+
+    numbers: IntArray
+    frames: IntArray
+    num_repeats: int
+    num_resident: int
+
+
+class Order(Protocol):
+    """What a sampler takes its batches from; a position is an epoch, and batches of it done."""
+
+    #: Whether an epoch has each frame exactly once.
+    covers: bool
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """Return what the order depends on, small enough for a checkpoint."""
+        ...
+
+    def num_batches(self, epoch: int) -> int:
+        """Return an epoch's batches, those done included."""
+        ...
+
+    def left_out(self, epoch: int) -> int:
+        """Return the frames of an epoch that no rank draws."""
+        ...
+
+    def batches(self, epoch: int, done: int) -> Iterator[Draws]:
+        """Yield what is left of an epoch for this rank behind `done` batches."""
+        ...
+
+    def state(self, epoch: int, done: int) -> State:
+        """Return plain values that tell what every rank has left at a position."""
+        ...
+
+    def restore(self, state: State) -> tuple[int, int]:
+        """Take over a state, dealing what is left anew if the ranks are others; the position."""
+        ...
+
+    def forget(self) -> None:
+        """Be as before any state was taken over."""
+        ...
+
+
+def check_ranks(rank: object, world_size: object) -> None:
+    """Refuse a rank that is none of `world_size`.
+
+    Raises:
+        SettingsError: it is none.
+    """
+    check_whole("world_size", world_size, 1)
+    check_whole("rank", rank, 0)
+    assert isinstance(rank, int)
+    assert isinstance(world_size, int)
+    if rank >= world_size:
+        raise SettingsError(f"rank {rank} is none of {world_size}: they are 0 to {world_size - 1}")
+
+
+class _Deal:
+    """What is left of an epoch, dealt to the ranks.
+
+    Attributes:
+        epoch: of it.
+        first: batches that were done before.
+        items: what is dealt, in the order of admission.
+        parts: per rank, what it gets.
+        batching: of the ranks' frames.
+        begun: the position that it was restored at, and every rank's state there.
+        ranks: every rank's clocks at the position that a state was last asked for, as a state has
+            them all.
+        at: that position.
+    """
+
+    def __init__(
+        self, epoch: int, first: int, items: Items, world_size: int, settings: OrderSettings
+    ) -> None:
+        self.epoch, self.first, self.items = epoch, first, items
+        self.parts = deal(items, world_size)
+        totals = tuple(part.num_frames for part in self.parts)
+        self.batching = Batching(totals, settings.batch_size, settings.tail)
+        self.begun: tuple[int, list[State | None]] = (first, [None] * world_size)
+        self.ranks: list[Clocks] = []
+        self.at = first
+
+
+class PoolOrder:
+    """Every frame once an epoch, from a bounded number of episodes at a time, over all ranks.
+
+    Args:
+        roster: the episodes.
+        settings: of the order.
+        rank: whose batches these are.
+        world_size: how many ranks there are.
+
+    Raises:
+        SettingsError: no frames, an episode above the budget, a rank that is none, or too few
+            frames for the tail asked for.
+    """
+
+    covers = True
+
+    def __init__(self, roster: Roster, settings: OrderSettings, rank: int, world_size: int) -> None:
+        check_ranks(rank, world_size)
+        _check_frames(roster)
+        roster.check_budget(settings.byte_budget)
+        self._roster, self._settings = roster, settings
+        self._rank, self._world_size = rank, world_size
+        self._limits = Limits(settings.pool_size, settings.byte_budget, roster.sizes)
+        self._bounds = np.cumsum(roster.lengths)
+        self._digest = roster.digest()
+        self._restored: _Deal | None = None
+        self._whole = {0: self._deal_whole(0)}  # of an epoch, and of one that is drawn ahead
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """See `Order`."""
+        return {
+            **_fingerprint(self._roster, self._digest),
+            **asdict(self._settings),
+            "weights": None,
+        }
+
+    def num_batches(self, epoch: int) -> int:
+        """See `Order`."""
+        dealt = self._deal_of(epoch)
+        return dealt.first + dealt.batching.num_batches
+
+    def left_out(self, epoch: int) -> int:
+        """See `Order`."""
+        return self._deal_of(epoch).batching.left_out
+
+    def batches(self, epoch: int, done: int) -> Iterator[Draws]:
+        """See `Order`."""
+        dealt = self._deal_of(epoch)
+        clocks = self._clocks_at(dealt, self._rank, done)
+        batching, shuffles = dealt.batching, self._shuffles(epoch)
+        for batch in range(done - dealt.first, batching.num_batches):
+            drawn = batching.drawn(self._rank, batch)
+            numbers, frames = clocks.take(batching.drawn(self._rank, batch + 1) - drawn)
+            repeats = batching.repeats(self._rank, batch)
+            if repeats:
+                more_numbers, more_frames = self._again(shuffles, dealt.first, repeats)
+                numbers = np.concatenate([numbers, more_numbers])
+                frames = np.concatenate([frames, more_frames])
+            yield Draws(numbers, frames, repeats, clocks.num_resident)
+
+    def state(self, epoch: int, done: int) -> State:
+        """See `Order`; it grows with ranks and pools, and by a bit an episode for other ranks."""
+        dealt = self._deal_of(epoch)
+        self._move_ranks(dealt, done)
+        return {
+            "world_size": len(dealt.parts),
+            "first": dealt.first,
+            "base": self._pack(dealt),
+            "ranks": [clocks.state() for clocks in dealt.ranks],
+        }
+
+    def restore(self, state: State) -> tuple[int, int]:
+        """See `Order`.
+
+        Raises:
+            SettingsError: what is left is too little for so many ranks.
+        """
+        epoch, done, ranks = state["epoch"], state["done"], state["ranks"]
+        self._restored = None
+        if not done:
+            return epoch, done  # the epoch is whole
+        items = self._unpack(epoch, state["first"], state["base"])
+        if state["world_size"] == self._world_size:
+            dealt = _Deal(epoch, state["first"], items, self._world_size, self._settings)
+            dealt.begun = (done, list(ranks))
+            self._restored = dealt
+            return epoch, done
+        left = _left(deal(items, state["world_size"]), ranks)
+        if self._settings.tail == "drop" and left.num_frames < self._full_step():
+            return epoch + 1, 0
+        items = self._shuffled(epoch, done, left)
+        self._restored = _Deal(epoch, done, items, self._world_size, self._settings)
+        return epoch, done
+
+    def forget(self) -> None:
+        """See `Order`."""
+        self._restored = None
+
+    def _full_step(self) -> int:
+        return self._settings.batch_size * self._world_size
+
+    def _shuffles(self, epoch: int) -> Shuffles:
+        return Shuffles(self._settings.seed, epoch, self._roster.lengths)
+
+    def _deal_whole(self, epoch: int) -> _Deal:
+        items = admission_order(self._shuffles(epoch))
+        return _Deal(epoch, 0, items, self._world_size, self._settings)
+
+    def _deal_of(self, epoch: int) -> _Deal:
+        if self._restored is not None and self._restored.epoch == epoch:
+            return self._restored
+        if epoch not in self._whole:
+            recent = {at: dealt for at, dealt in self._whole.items() if at == epoch - 1}
+            self._whole = {**recent, epoch: self._deal_whole(epoch)}
+        return self._whole[epoch]
+
+    def _clocks_at(self, dealt: _Deal, rank: int, done: int) -> Clocks:
+        """Return a rank's clocks behind `done` batches."""
+        begun, states = dealt.begun
+        at, state = (begun, states[rank]) if done >= begun else (dealt.first, None)
+        clocks = Clocks(self._shuffles(dealt.epoch), dealt.parts[rank], self._limits, state)
+        clocks.skip(_drawn_between(dealt, rank, at, done))
+        return clocks
+
+    def _move_ranks(self, dealt: _Deal, done: int) -> None:
+        """Move every rank's clocks on to a position; back, by starting anew."""
+        if not dealt.ranks or done < dealt.at:
+            ranks = range(len(dealt.parts))
+            dealt.ranks = [self._clocks_at(dealt, rank, done) for rank in ranks]
+        else:
+            for rank, clocks in enumerate(dealt.ranks):
+                clocks.skip(_drawn_between(dealt, rank, dealt.at, done))
+        dealt.at = done
+
+    def _again(self, shuffles: Shuffles, first: int, count: int) -> tuple[IntArray, IntArray]:
+        """Return frames to fill the last batch up with: any, drawn with replacement."""
+        key = stream_key("repeats", shuffles.seed, shuffles.epoch, first, self._rank)
+        places = (uniforms(key, count) * self._roster.num_frames).astype(np.int64)
+        numbers = np.searchsorted(self._bounds, places, side="right")
+        return numbers, places - (self._bounds - self._roster.lengths)[numbers]
+
+    def _shuffled(self, epoch: int, first: int, items: Items) -> Items:
+        """Put what is left of an epoch in an order of admission of its own."""
+        order = np.lexsort((items.starts, items.numbers))
+        key = stream_key("admission", self._settings.seed, epoch, first)
+        order = order[permutation(key, len(order))]
+        return Items(items.numbers[order], items.starts[order], items.stops[order])
+
+    def _pack(self, dealt: _Deal) -> State | None:
+        """Return what was dealt; None for a whole epoch."""
+        if not dealt.first:
+            return None
+        items = dealt.items
+        is_whole = (items.starts == 0) & (items.stops == self._roster.lengths[items.numbers])
+        bits = np.zeros(len(self._roster.ids), dtype=bool)
+        bits[items.numbers[is_whole]] = True
+        parts = np.stack(items, axis=1)[~is_whole].tolist()
+        return {"whole": np.packbits(bits).tobytes().hex(), "parts": parts}
+
+    def _unpack(self, epoch: int, first: int, base: State | None) -> Items:
+        if base is None:
+            return admission_order(self._shuffles(epoch))
+        bits = np.frombuffer(bytes.fromhex(base["whole"]), dtype=np.uint8)
+        whole = np.flatnonzero(np.unpackbits(bits, count=len(self._roster.ids)))
+        parts = np.array(base["parts"], dtype=np.int64).reshape(-1, 3)
+        items = Items(
+            np.concatenate([whole, parts[:, 0]]),
+            np.concatenate([np.zeros_like(whole), parts[:, 1]]),
+            np.concatenate([self._roster.lengths[whole], parts[:, 2]]),
+        )
+        return self._shuffled(epoch, first, items)
+
+
+def _drawn_between(dealt: _Deal, rank: int, start: int, stop: int) -> int:
+    drawn = dealt.batching.drawn
+    return drawn(rank, stop - dealt.first) - drawn(rank, start - dealt.first)
+
+
+def _left(parts: list[Items], ranks: list[State]) -> Items:
+    """Return what ranks have left of their parts."""
+    left = []
+    for items, state in zip(parts, ranks, strict=True):
+        waiting = [*state["passed"], *range(state["upcoming"], len(items.numbers))]
+        begun = np.array(state["residents"], dtype=np.float64).reshape(-1, 3)
+        places = np.array([*begun[:, 0], *waiting], dtype=np.int64)
+        starts = items.starts[places]
+        starts[: len(begun)] += begun[:, 2].astype(np.int64)
+        left.append(np.stack([items.numbers[places], starts, items.stops[places]]))
+    return Items(*np.concatenate(left, axis=1))
+
+
+class WeightedOrder:
+    """Frames drawn with replacement, each as often as its weight says; covers nothing.
+
+    An epoch has as many draws as there are frames. Episodes are not pooled: a batch is of as many
+    as chance has it.
+
+    Args:
+        roster: the episodes.
+        weights: (frames,) float64, of all frames of the roster's episodes, one after the other;
+            from 0 on, not all 0.
+        settings: of the order; pool and budget are not used.
+        rank: whose batches these are.
+        world_size: how many ranks there are.
+
+    Raises:
+        SettingsError: weights that can't be meant, or what `PoolOrder` refuses.
+    """
+
+    covers = False
+
+    def __init__(
+        self,
+        roster: Roster,
+        weights: npt.NDArray[np.float64],
+        settings: OrderSettings,
+        rank: int,
+        world_size: int,
+    ) -> None:
+        check_ranks(rank, world_size)
+        _check_frames(roster)
+        self._roster, self._settings = roster, settings
+        self._rank, self._world_size = rank, world_size
+        self._weights = np.cumsum(weights)
+        self._bounds = np.cumsum(roster.lengths)
+        self._digest = roster.digest()
+        self._weights_digest = hashlib.blake2b(weights.tobytes(), digest_size=16).hexdigest()
+        # An epoch, its batches done before what is left was dealt, and draws of all ranks in them.
+        self._deal = (0, 0, 0)
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """See `Order`."""
+        return {
+            **_fingerprint(self._roster, self._digest),
+            **asdict(self._settings),
+            "weights": self._weights_digest,
+        }
+
+    def num_batches(self, epoch: int) -> int:
+        """See `Order`."""
+        _, first, before = self._deal_of(epoch)
+        return first + self._batching(before).num_batches
+
+    def left_out(self, epoch: int) -> int:
+        """See `Order`."""
+        return self._batching(self._deal_of(epoch)[2]).left_out
+
+    def batches(self, epoch: int, done: int) -> Iterator[Draws]:
+        """See `Order`."""
+        _, first, before = self._deal_of(epoch)
+        batching = self._batching(before)
+        key = stream_key("weights", self._settings.seed, epoch, first, self._rank)
+        for batch in range(done - first, batching.num_batches):
+            start, repeats = batching.drawn(self._rank, batch), batching.repeats(self._rank, batch)
+            count = batching.drawn(self._rank, batch + 1) - start + repeats
+            at = uniforms(key, count, batch * self._settings.batch_size) * self._weights[-1]
+            places = np.searchsorted(self._weights, at, side="right")
+            places = np.minimum(places, len(self._weights) - 1)  # where rounding met the very end
+            numbers = np.searchsorted(self._bounds, places, side="right")
+            frames = places - (self._bounds - self._roster.lengths)[numbers]
+            yield Draws(numbers, frames, repeats, 0)
+
+    def state(self, epoch: int, done: int) -> State:
+        """See `Order`."""
+        _, first, before = self._deal_of(epoch)
+        batching = self._batching(before)
+        drawn = sum(batching.drawn(rank, done - first) for rank in range(self._world_size))
+        return {
+            "world_size": self._world_size,
+            "first": first,
+            "before": before,
+            "drawn": before + drawn,
+        }
+
+    def restore(self, state: State) -> tuple[int, int]:
+        """See `Order`."""
+        epoch, done = state["epoch"], state["done"]
+        if state["world_size"] == self._world_size:
+            self._deal = (epoch, state["first"], state["before"])
+            return epoch, done
+        left = self._roster.num_frames - state["drawn"]
+        step = self._settings.batch_size * self._world_size
+        if self._settings.tail == "drop" and left < step:
+            return epoch + 1, 0
+        self._batching(state["drawn"])
+        self._deal = (epoch, done, state["drawn"])
+        return epoch, done
+
+    def forget(self) -> None:
+        """See `Order`."""
+        self._deal = (0, 0, 0)
+
+    def _deal_of(self, epoch: int) -> tuple[int, int, int]:
+        return self._deal if self._deal[0] == epoch else (epoch, 0, 0)
+
+    def _batching(self, before: int) -> Batching:
+        left = shares(self._roster.num_frames - before, self._world_size)
+        totals = tuple(stop - start for start, stop in left)
+        return Batching(totals, self._settings.batch_size, self._settings.tail)
+
+
+def _check_frames(roster: Roster) -> None:
+    if not roster.ids:
+        raise SettingsError("there are no episodes with frames to draw from")
+
+
+def _fingerprint(roster: Roster, digest: str) -> dict[str, Any]:
+    return {
+        "number of episodes": len(roster.ids),
+        "number of frames": roster.num_frames,
+        "set of episodes": digest,
+    }

@@ -1,0 +1,90 @@
+"""What a training run is told about its data: how fast, how mixed, and what it waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import lightning
+
+from egoloader.datamodule import DataLoad, EpisodeDataModule
+
+__all__ = ["LoaderTelemetry"]
+
+_NO_LOAD = DataLoad(0.0, 0, 0.0)
+
+
+class LoaderTelemetry(lightning.Callback):
+    """Logs what the data cost, to the logger and, the first two figures, to the progress bar.
+
+    - `samples/s`: frames trained on a second, by all processes together;
+    - `data/wait`: share of the time that this process waited for its batches, 0 to 1;
+    - `data/episodes`: distinct episodes of a batch;
+    - `data/pool`: resident episodes, as a share of the pools' sizes, 0 to 1;
+    - `data/bytes`: bytes that this process read a sample, metadata left out.
+
+    All are means over the running epoch, but for the pool's, which is of the moment. The first step
+    is left out, in which threads start, and the clock stands still during validation. The last
+    two, and the wait, need an `EpisodeDataModule` as the trainer's.
+    """
+
+    def __init__(self) -> None:
+        self._frames = self._episodes = self._batches = 0
+        self._since: float | None = None
+        self._stopped: float | None = None
+        self._load = _NO_LOAD
+
+    def on_train_epoch_start(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
+    ) -> None:
+        """Start counting anew."""
+        self._frames = self._episodes = self._batches = 0
+        self._since, self._stopped = None, None
+
+    def on_validation_start(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
+    ) -> None:
+        """Stop the clock."""
+        self._stopped = time.perf_counter()
+
+    def on_validation_end(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
+    ) -> None:
+        """Let the clock go on from where it stopped."""
+        if self._since is not None and self._stopped is not None:
+            self._since += time.perf_counter() - self._stopped
+        self._stopped = None
+
+    def on_train_batch_end(
+        self,
+        trainer: lightning.Trainer,
+        pl_module: lightning.LightningModule,
+        outputs: Any,
+        batch: Mapping[str, Mapping[str, Any]],
+        batch_idx: int,
+    ) -> None:
+        """Count a step; the clock starts behind the first one."""
+        now, load = time.perf_counter(), _load(trainer)
+        if self._since is None:
+            self._since, self._load = now, load
+            return
+        for frames in batch.values():
+            self._frames += len(frames["frame_index"])
+            self._episodes += len(set(frames["episode"]))
+            self._batches += 1
+        seconds = max(now - self._since, 1e-9)
+        rates = {"samples/s": self._frames * trainer.world_size / seconds}
+        if load is not _NO_LOAD:
+            rates["data/wait"] = (load.waited - self._load.waited) / seconds
+        pl_module.log_dict(rates, prog_bar=True, on_step=True, batch_size=1)
+        details = {"data/episodes": self._episodes / self._batches}
+        if load is not _NO_LOAD:
+            details["data/pool"] = load.pool_occupancy
+            details["data/bytes"] = (load.bytes_read - self._load.bytes_read) / self._frames
+        pl_module.log_dict(details, on_step=True, batch_size=1)
+
+
+def _load(trainer: lightning.Trainer) -> DataLoad:
+    data = getattr(trainer, "datamodule", None)
+    return data.load() if isinstance(data, EpisodeDataModule) else _NO_LOAD
