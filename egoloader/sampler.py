@@ -277,6 +277,14 @@ class EpisodePoolSampler(PositionedSampler):
         self._pool_size = pool_size
         super().__init__(self._indexed)
 
+    def __repr__(self) -> str:
+        coverage = "every frame once" if self.covers else "drawn with replacement, no coverage"
+        left_out = f", {self.left_out} frames left out" if self.left_out else ""
+        return (
+            f"EpisodePoolSampler(epoch {self.epoch}, {self.done} of {len(self)} batches done; "
+            f"{coverage}{left_out})"
+        )
+
     @property
     def pool_occupancy(self) -> float:
         """Resident episodes behind the batch that was drawn last, as a share of `pool_size`."""

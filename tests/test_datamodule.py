@@ -13,6 +13,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from egoloader import EpisodeDataModule, EpisodeWriter, KeyMap, KeySpec, frames, human_keymap
 from egoloader.errors import LoaderError, ReadError, SettingsError
 from tests.episodes import pictures, ramp, write_human
+from tests.soak.training import QUIET, trainer
+from tests.threads import left_behind
 
 HUMAN = human_keymap("cartesian", horizon=4, masks=True)
 ARM = KeyMap(
@@ -22,12 +24,7 @@ ARM = KeyMap(
         "command": KeySpec(zarr_key="joints", key_type="action_keys", horizon=3, mask=True),
     }
 )
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*does not have many workers:UserWarning",
-    "ignore:.*isinstance.treespec:FutureWarning",
-    "ignore:.*isinstance.treespec:UserWarning",
-    "ignore:Be aware that when using `ckpt_path`:UserWarning",
-)
+pytestmark = pytest.mark.filterwarnings(*QUIET)
 
 
 def write_arm(path: Path, total: int) -> None:
@@ -121,17 +118,31 @@ def test_iter_is_idempotent_and_restoring_goes_on_at_every_position(folder: Path
 
 
 def test_resume_is_refused_when_data_or_order_changed(folder: Path) -> None:
-    state = module(folder).state_dict()
-    with pytest.raises(SettingsError, match="batch_size was 4 and is 5"):
-        module(folder, batch_size=5).load_state_dict(state)
-    with pytest.raises(SettingsError, match="seed was 3 and is 4"):
-        module(folder, seed=4).load_state_dict(state)
-    with pytest.raises(SettingsError, match="number of episodes was"):
-        module(folder, percent=50).load_state_dict(state)
-    before = module(folder).state_dict()
-    before["fingerprint"]["set of episodes"] = "other"
-    with pytest.raises(SettingsError, match="set of episodes was 'other'"):
-        module(folder).load_state_dict(before)
+    def refused(words: str, **options: Any) -> None:
+        with pytest.raises(SettingsError, match=f"can't resume: {words}"):
+            module(folder, valid_ratio=0, **options).load_state_dict(state)
+
+    state = module(folder, valid_ratio=0).state_dict()
+    refused("batch_size was 4 and is 5", batch_size=5)
+    refused("seed was 3 and is 4", seed=4)
+    refused("pool_size was 32 and is 2", pool_size=2)
+    refused("tail was 'spread' and is 'drop'", tail="drop")
+    refused("number of episodes was 5 and is 3", percent=50)
+    refused("combine was 'all' and is 'weighted'", combine="weighted")
+    refused("at_end was 'cycle' and is 'ends'", at_end="ends")
+    refused("number of frames was 95 and is 90", frame_filter=lambda ep: ramp(ep.total_frames, 1))
+    refused("weights was None and is", frame_weights=lambda ep: ramp(ep.total_frames, 1))
+    # What does not fix the order may change.
+    module(folder, valid_ratio=0, num_threads=3, image_dtype="jpeg").load_state_dict(state)
+    before = module(folder, valid_ratio=0).state_dict()
+    before["sources"]["human"]["fingerprint"]["set of episodes"] = "other"
+    with pytest.raises(
+        SettingsError, match=r"^embodiment 'human': can't resume: set of episodes was 'other'"
+    ):
+        module(folder, valid_ratio=0).load_state_dict(before)
+    state = module(folder, valid_ratio=0, frame_filter=lambda ep: range(ep.total_frames))
+    state = state.state_dict()  # all but the first frames
+    refused("frame_filter was '.*' and is '", frame_filter=lambda ep: range(1 - ep.total_frames, 1))
 
 
 def test_an_embodiment_without_episodes_is_refused_by_name(folder: Path) -> None:
@@ -212,18 +223,6 @@ class Recorder(lightning.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-def trainer(root: Path, **options: Any) -> lightning.Trainer:
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    return lightning.Trainer(
-        accelerator="cpu",
-        default_root_dir=root,
-        num_sanity_val_steps=0,
-        enable_checkpointing="callbacks" in options,
-        **quiet,
-        **options,
-    )
 
 
 @pytest.mark.parametrize("stop", [1, 5, 8, 11])
@@ -344,6 +343,7 @@ def test_inactive_validation_decodes_nothing(
         decoded.append(kwargs["episode"])
         original(*args, **kwargs)
 
+    assert left_behind() == []  # threads of a test before this one
     monkeypatch.setattr(frames, "decode_jpeg", spy)
     data, recorder = module(folder), Recorder()
     trainer(tmp_path, max_epochs=1, limit_val_batches=0).fit(recorder, datamodule=data)
@@ -356,11 +356,16 @@ def test_inactive_validation_decodes_nothing(
     assert set(decoded) > trained
 
 
-def test_several_processes_are_refused(folder: Path) -> None:
+def test_a_trainer_that_would_deal_frames_again_is_refused(folder: Path, tmp_path: Path) -> None:
     data = module(folder)
-    data.trainer = type("Trainer", (), {"world_size": 2})()  # type: ignore[assignment]
-    with pytest.raises(SettingsError, match="runs 2 processes"):
+    two: dict[str, Any] = {"devices": 2, "strategy": "ddp"}
+    data.trainer = trainer(tmp_path, **two)
+    with pytest.raises(SettingsError, match=r"2 processes.*Trainer\(use_distributed_sampler=False"):
         data.setup("fit")
+    data.trainer = trainer(tmp_path, **two, use_distributed_sampler=False)
+    whole = len(data.train_dataloader())
+    data.setup("fit")
+    assert len(data.train_dataloader()) == -(-whole // 2)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])

@@ -22,7 +22,7 @@ from egoloader.counts import KeyCounts
 from egoloader.errors import MissingChunkError
 from egoloader.explanation import Cost, EpisodeReads, RequestRows, cost_by_array, explain
 from egoloader.sample import SampleMaker, SampleSettings
-from egoloader.sampler import ShuffledBatches
+from egoloader.sampler import EpisodePoolSampler
 from egoloader.selection import SelectionSettings, select_batch
 from tests.entries import CAMERA, POSE, camera, entry, keymap
 from tests.episodes import (
@@ -181,7 +181,7 @@ def test_a_batch_costs_what_training_then_reads(tmp_path: Path, batch_size: int)
     data = MultiDataset.from_folder(
         tmp_path, entries, split="train", valid_ratio=0.2, seed=3, cache_bytes=0
     )
-    indices = next(iter(ShuffledBatches("human", len(data), batch_size, seed=3).run(0, 1)))
+    indices = next(iter(EpisodePoolSampler(data, batch_size, seed=3)))
     makers = [data._maker(number) for number in range(len(data.episodes))]
     data.__getitems__(range(len(data)))  # reads the indexes
     for maker in makers:

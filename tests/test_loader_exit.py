@@ -15,9 +15,10 @@ from tests.threads import LIMIT
 
 #: Batches of one frame, each of which takes 0.1 s to make, in one thread.
 SCRIPT = """
-import atexit, os, sys, threading, time
+import atexit, os, signal, sys, threading, time
 
 begun = []
+at = {}  # what happens while a frame is being made
 atexit.register(lambda: say("begun", len(begun)))  # the last of all, as it is the first here
 
 from egoloader import EpisodeLoader, KeyMap, KeySpec, ZarrDataset
@@ -28,8 +29,12 @@ def say(*words):
 
 def slow(sample):
     begun.append(int(sample["frame_index"]))
+    at.pop(begun[-1], lambda: None)()
     time.sleep(0.1)
     return sample
+
+def left():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("egoloader")]
 
 keymap = KeyMap({"pose": KeySpec(zarr_key="obs_head_pose", key_type="proprio_keys")})
 ds = ZarrDataset(sys.argv[1], keymap, transforms=[slow])
@@ -52,14 +57,30 @@ threading.Timer(0.05, say, args=["ready"]).start()
 for batch in walk:
     pass
 """
+CAUGHT_WAITING = """
+def interrupt():
+    main = threading.main_thread().ident
+    while sys._current_frames()[main].f_code is not threading.Condition.wait.__code__:
+        time.sleep(0.001)
+    signal.pthread_kill(main, signal.SIGINT)
+
+at[2] = interrupt
+try:
+    for batch in loader:
+        pass
+except KeyboardInterrupt:
+    say(len(left()), "left, again", int(next(iter(loader))["frame_index"]))
+"""
 CAUGHT = """
 try:
     for batch in loader:
         if int(batch["frame_index"]) == 1:
             say("ready")
 except KeyboardInterrupt:
-    left = [thread for thread in threading.enumerate() if thread.name.startswith("egoloader")]
-    say(len(left), "left, again", int(next(iter(loader))["frame_index"]))
+    pass
+for thread in left():
+    thread.join(20)
+say(len(left()), "left, again", int(next(iter(loader))["frame_index"]))
 """
 FORKED = """
 walk = iter(loader)
@@ -111,7 +132,13 @@ def test_an_interrupt_ends_the_process(human: Path, script: str) -> None:
     assert num_begun(out) < 20
 
 
-def test_an_interrupt_that_is_caught_leaves_a_loader_that_works(human: Path) -> None:
+def test_an_interrupt_while_it_waits_has_its_threads_ended_when_it_is_caught(human: Path) -> None:
+    code, out, err = run(human, CAUGHT_WAITING, 50, interrupt=False)
+    assert (code, err) == (0, "")
+    assert "0 left, again 0\n" in out
+
+
+def test_an_interrupt_anywhere_that_is_caught_leaves_a_loader_that_works(human: Path) -> None:
     code, out, err = run(human, CAUGHT, 50, interrupt=True)
     assert (code, err) == (0, "")
     assert "0 left, again 0\n" in out
