@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,6 +16,7 @@ from egoloader.cache import ByteCache
 from egoloader.chunkcodec import ChunkRows, unread_reason
 from egoloader.chunktable import ChunkTable
 from egoloader.counts import ReadCounts
+from egoloader.decompression import Stored
 from egoloader.errors import (
     EpisodeFormatError,
     EpisodeNotFoundError,
@@ -32,7 +33,7 @@ from egoloader.layout import ArrayLayout, parse_layout
 from egoloader.plan import ReadPlan, Window, plan_reads
 from egoloader.rangereader import RangeReader
 from egoloader.ranges import MergeLimits
-from egoloader.reader import ArrayReader, GuardedReader, ReferenceReader
+from egoloader.reader import ArrayReader, GuardedReader, Reader, ReferenceReader, join_rows
 from egoloader.store import GROUP_FILES, EpisodeFolder
 
 __all__ = ["ANNOTATIONS", "TIMESTAMP", "Annotation", "ZarrEpisode"]
@@ -212,24 +213,21 @@ class ZarrEpisode:
         Raises:
             ReadError: the stored bytes are missing, cut short or broken.
         """
-        return self.fetch_all({key: plan})[key]
+        (reader,) = self.readers((key,))
+        return join_rows(reader.parts(plan))
 
-    def fetch_all(
-        self, plans: Mapping[str, ReadPlan], arena: Arena | None = None
-    ) -> dict[str, ChunkRows]:
-        """Read the planned groups of several arrays, each with one read; see `fetch`.
+    def readers(self, keys: tuple[str, ...]) -> Sequence[ArrayReader]:
+        """Return what reads each of some arrays in this process.
 
-        Args:
-            plans: per array.
-            arena: where stored bytes go that need no memory of their own; rows of bytes are then
-                good until it is cleared.
+        Raises:
+            MissingKeyError, EpisodeFormatError, EpisodeNotFoundError: see `layout`.
         """
         here = self._here()
-        rows = {}
-        for key, plan in plans.items():
-            read = here.reads.get(key) or here.open(key, self.layout(key))
-            rows[key] = read(plan, arena)
-        return rows
+        found = here.readers.get(keys)
+        if found is None:
+            opened = [here.open(key, self.layout(key)) for key in keys]
+            found = here.readers.setdefault(keys, opened)
+        return found
 
     def check_stored(self, key: str) -> None:
         """Check that an array has every row of the episode, and every chunk that they lie in.
@@ -374,20 +372,28 @@ class _ProcessState:
         self._reference = GuardedReader(
             ReferenceReader(self.folder, self.counts, holes.meet), self.guard
         )
-        self.reads: dict[str, ArrayReader] = {}
+        self.readers: dict[tuple[str, ...], Sequence[ArrayReader]] = {}
         self.layouts: dict[str, ArrayLayout | None] = {}
         self.annotations: dict[str, tuple[Annotation, ...]] = {}
 
     def open(self, key: str, layout: ArrayLayout) -> ArrayReader:
         """Return what reads an array: the range reader wherever it knows the codecs."""
         if not unread_reason(layout):
-            return self.reads.setdefault(key, self._ranges.open(key, layout))
-        reference = self._reference
+            return self._ranges.open(key, layout)
+        return _ReferenceArray(self._reference, key, layout)
 
-        def read(plan: ReadPlan, _arena: Arena | None) -> ChunkRows:
-            return reference.read(key, layout, plan)
 
-        return self.reads.setdefault(key, read)
+class _ReferenceArray:
+    """One array that zarr-python reads."""
+
+    def __init__(self, reader: Reader, key: str, layout: ArrayLayout) -> None:
+        self._reader, self._key, self._layout = reader, key, layout
+
+    def parts(self, plan: ReadPlan) -> Sequence[ChunkRows]:
+        return [self._reader.read(self._key, self._layout, plan)]
+
+    def stream(self, plan: ReadPlan, _arena: Arena) -> Iterable[tuple[int, Stored]]:
+        return enumerate(self._reader.read(self._key, self._layout, plan))
 
 
 def _reopen(path: Path, missing_chunks: MissingChunks, name: str, cache: ByteCache) -> ZarrEpisode:

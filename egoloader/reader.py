@@ -6,8 +6,9 @@ zarr-python; `egoloader.rangereader` goes for the bytes itself.
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ import zarr
 from egoloader.arena import Arena
 from egoloader.chunkcodec import ChunkRows
 from egoloader.counts import ReadCounts
+from egoloader.decompression import Stored
 from egoloader.errors import EgoloaderError, MissingChunkError, ReadError
 from egoloader.guard import ChunkGuard
 from egoloader.layout import ArrayLayout
@@ -23,15 +25,50 @@ from egoloader.plan import ReadPlan, Window
 from egoloader.store import CountingStore, EpisodeFolder, OnHole
 from egoloader.tally import with_tally
 
-__all__ = ["ArrayReader", "GuardedReader", "Reader", "ReferenceReader"]
+__all__ = ["ArrayReader", "BytesReader", "GuardedReader", "Reader", "ReferenceReader", "join_rows"]
 
 #: The process that first read through zarr-python; a forked child finds its parent's here.
 _first_process: list[int] = []
 
 
-#: Reads the groups of a plan of one array; bytes go into an arena where there is one, and then are
-#: good until it is cleared.
-ArrayReader = Callable[[ReadPlan, Arena | None], ChunkRows]
+class ArrayReader(Protocol):
+    """Fetches the rows of a plan of one array; each call is one read."""
+
+    def parts(self, plan: ReadPlan) -> Sequence[ChunkRows]:
+        """Read the plan's groups.
+
+        Returns:
+            The rows of `Reader.read` in parts, which follow one another.
+
+        Raises:
+            ReadError: bytes that can't be turned into rows.
+        """
+        ...
+
+
+class BytesReader(ArrayReader, Protocol):
+    """Fetches the rows of a plan of one array of bytes."""
+
+    def stream(self, plan: ReadPlan, arena: Arena) -> Iterable[tuple[int, Stored]]:
+        """Read the plan's groups, a request at a time.
+
+        Yields:
+            Each row once, in any order: its place in the read, and its bytes, which are good until
+            the next row is asked for.
+
+        Raises:
+            ReadError: bytes that can't be turned into rows.
+        """
+        ...
+
+
+def join_rows(parts: Sequence[ChunkRows]) -> ChunkRows:
+    """Return rows in parts, at least one, as one array or list; it may be the only part itself."""
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)  # type: ignore[arg-type]
+    return list(itertools.chain.from_iterable(parts))
 
 
 class Reader(Protocol):

@@ -1,37 +1,37 @@
-"""Samples of one episode: what they hold, what is read for them, and filling them in."""
+"""Samples of one episode: what they hold, and what is read for them."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from egoloader.arena import Arena
-from egoloader.batch import Column, Field, Sample
+from egoloader.batch import Field, Sample
+from egoloader.batchplan import BatchPlan, plan_batch
 from egoloader.binding import bind
-from egoloader.cast import cast_rows, output_dtype
+from egoloader.cast import output_dtype
 from egoloader.chunkcodec import ChunkRows
-from egoloader.decode import check_size, jpeg_size
-from egoloader.episode import TIMESTAMP, ZarrEpisode
-from egoloader.errors import (
-    EgoloaderError,
-    EpisodeError,
-    EpisodeFormatError,
-    SampleError,
-    SettingsError,
-    near_miss,
-)
-from egoloader.frames import FrameDecoder
+from egoloader.decode import jpeg_size
+from egoloader.episode import ZarrEpisode
+from egoloader.errors import EpisodeError, SampleError, SettingsError, near_miss
+from egoloader.frames import Camera
 from egoloader.keymap import KeyMap, KeySpec
-from egoloader.plan import BatchPlan, plan_batch
+from egoloader.plan import PlanOutline
 from egoloader.windows import cut_ends
 
-__all__ = ["Fetched", "ImageDtype", "MixedSizes", "Sample", "SampleMaker", "SampleSettings"]
+__all__ = [
+    "Entry",
+    "ImageDtype",
+    "Kind",
+    "MixedSizes",
+    "Sample",
+    "SampleMaker",
+    "SampleSettings",
+]
 
 ImageDtype = Literal["uint8", "float32", "jpeg"]
 MixedSizes = Literal["error", "list"]
@@ -78,25 +78,7 @@ class SampleSettings:
                 raise SettingsError(f"transforms are callables, got {transform!r}")
 
 
-class Fetched(NamedTuple):
-    """What was read for B frames of one episode, not cut and not decoded yet.
-
-    Attributes:
-        frames: (B,) int64.
-        plan: what was read.
-        stored: per array, what its one read returned.
-        fields: of the samples.
-        decoder: decodes the frames, each once.
-    """
-
-    frames: IntArray
-    plan: BatchPlan
-    stored: Mapping[str, ChunkRows]
-    fields: tuple[Field, ...]
-    decoder: FrameDecoder
-
-
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     """One entry of the keymap as one episode has it.
 
     Attributes:
@@ -105,7 +87,7 @@ class _Entry(NamedTuple):
         is_present: whether the episode has the array.
         is_image: whether it is decoded into the memory of a batch.
         dtype: what its numbers leave as; None for rows of JSON.
-        cut: cuts it out of what was read, where it is no such image.
+        steps: the axis of steps that a sample keeps, (n,) or ().
         mask: the sample's key of its mask, if it emits one.
     """
 
@@ -114,8 +96,35 @@ class _Entry(NamedTuple):
     is_present: bool
     is_image: bool
     dtype: np.dtype[Any] | None
-    cut: Callable[[SampleMaker, _Entry, Fetched], Column]
+    steps: tuple[int, ...]
     mask: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Kind:
+    """What the samples of episodes have in common that a batch can read and cut as one.
+
+    Such episodes share the object.
+
+    Attributes:
+        entries: of the keymap.
+        fields: of a sample; a camera's size is among them.
+        outline: of what is read.
+        arrays: that are read, without cameras.
+        cameras: that are read.
+        has_jpegs: whether images leave as they are stored.
+    """
+
+    entries: tuple[Entry, ...]
+    fields: tuple[Field, ...]
+    outline: PlanOutline
+    arrays: tuple[str, ...]
+    cameras: tuple[str, ...]
+    has_jpegs: bool
+
+
+#: The kinds that this process holds, by what makes them differ.
+_KINDS: weakref.WeakValueDictionary[Hashable, Kind] = weakref.WeakValueDictionary()
 
 
 class SampleMaker:
@@ -135,12 +144,24 @@ class SampleMaker:
     def __init__(self, episode: ZarrEpisode, keymap: KeyMap, settings: SampleSettings) -> None:
         self.episode, self.keymap, self.settings = episode, keymap, settings
         self._binding = bind(episode, keymap, annotation_cutoff=settings.annotation_cutoff)
-        self._entries = [self._entry(key, spec) for key, spec in keymap.items()]
-        self._sizes: dict[str, tuple[int, int]] = {}  # of cameras, once known
-        self._fields: tuple[Field, ...] | None = None  # once all sizes are known
+        self._entries = tuple(self._entry(key, spec) for key, spec in keymap.items())
+        cameras = {one.spec.zarr_key for one in self._entries if one.spec.is_camera}
+        arrays = self.outline.arrays
+        #: The arrays that are read: those that are no cameras, and those that are.
+        self.arrays = tuple(key for key in arrays if key not in cameras)
+        self.camera_keys = tuple(key for key in arrays if key in cameras)
+        #: The cameras whose frames' size is known.
+        self.cameras: dict[str, Camera] = {}
+        #: What its samples are; None until the sizes of all cameras are known.
+        self.kind: Kind | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         return SampleMaker, (self.episode, self.keymap, self.settings)
+
+    @property
+    def outline(self) -> PlanOutline:
+        """The outline of what is read."""
+        return self._binding.outline
 
     def step_times(self, key: str) -> npt.NDArray[np.float64]:
         """Return the steps of an entry's window in seconds relative to the current frame: (n,)."""
@@ -148,81 +169,41 @@ class SampleMaker:
 
     def plan(self, frames: IntArray) -> BatchPlan:
         """Plan the reads of B frames, (B,) int64, each in [0, total_frames)."""
-        total = self.episode.total_frames
-        is_cut = self.settings.annotation_cutoff
-        ends = cut_ends(self.episode.annotations(), frames, total) if is_cut else None
-        return plan_batch(self._binding.outline, frames, total, ends)
+        totals, numbers = np.array([self.episode.total_frames]), np.zeros(len(frames), np.int64)
+        return plan_batch(self.outline, frames, numbers, totals, self.cut_ends(frames))
 
-    def fetch(self, frames: IntArray, arena: Arena) -> Fetched:
-        """Plan B frames and read each array once.
+    def cut_ends(self, frames: IntArray) -> IntArray | None:
+        """Return where annotations cut windows off at B frames; None where they don't."""
+        if not self.settings.annotation_cutoff:
+            return None
+        return cut_ends(self.episode.annotations(), frames, self.episode.total_frames)
 
-        Args:
-            frames: (B,) int64, each in [0, total_frames).
-            arena: where stored bytes go; what is returned is good until it is cleared.
-
-        Raises:
-            EpisodeError: a read failed; names episode and key.
-        """
-        try:
-            plan = self.plan(frames)
-            stored = self.episode.fetch_all(plan.reads, arena)
-            fields = self._fields or self._learn_fields(plan, stored)
-        except (EgoloaderError, Warning):
-            raise
-        except Exception as error:
-            raise self._failure(frames, error) from error
-        return Fetched(frames, plan, stored, fields, FrameDecoder(self.episode.name))
-
-    def cut(self, fetched: Fetched) -> dict[str, Column]:
-        """Cut, cast and pad all that needs no memory of a batch: everything but pixels.
-
-        Returns:
-            Per field that is no image, (B, …) memory of its own or a list of B.
-
-        Raises:
-            EpisodeError: a row can't be cast or parsed; names episode, key and frame.
-        """
-        try:
-            columns: dict[str, Column] = {}
-            for entry in self._entries:
-                if not entry.is_image:
-                    columns[entry.key] = entry.cut(self, entry, fetched)
-                if entry.mask is not None:
-                    columns[entry.mask] = self._mask(entry, fetched)
-            self._cut_context(fetched, columns)
-        except (EgoloaderError, Warning):
-            raise
-        except Exception as error:
-            raise self._failure(fetched.frames, error) from error
-        return columns
-
-    def decode(self, fetched: Fetched, images: Mapping[str, Column], places: Sequence[int]) -> None:
-        """Decode frames into a batch's memory, each distinct one once.
+    def learn(self, plan: BatchPlan, stored: Mapping[str, ChunkRows]) -> Kind:
+        """Return what the samples are; where nothing declares a camera's size, its frame sets it.
 
         Args:
-            fetched: of B frames.
-            images: per image, memory of the batch.
-            places: (B,), where the samples stand in it.
-
-        Raises:
-            FrameError: a frame can't be decoded; names episode, key and frame.
+            plan: of any frames.
+            stored: per camera, what its read returned.
         """
-        for key, column in images.items():
-            if key not in self._binding.outline.entries:
-                for place in places:
-                    column[place][...] = 0
-                continue
-            zarr_key = self.keymap[key].zarr_key
-            stored, size = fetched.stored[zarr_key], self._sizes[zarr_key]
-            rows, cuts = fetched.plan.rows(key), fetched.plan.places(key)
-            # Frames of a window, or the one frame of an entry without a time axis.
-            windows = zip(_lists(rows), _lists(cuts), places, strict=True)
-            for frames, at, place in windows:
-                out = column[place] if rows.ndim == 2 else column[place][None]
-                for image, row, cut in zip(out, frames, at, strict=True):
-                    fetched.decoder.decode(
-                        stored[cut], image, key=zarr_key, row=row, stored_size=size
-                    )
+        for entry in self._entries:
+            zarr_key = entry.spec.zarr_key
+            if entry.spec.is_camera and entry.is_present and zarr_key not in self.cameras:
+                place, row = int(plan.places(entry.key).flat[0]), int(plan.rows(entry.key).flat[0])
+                size = self._stored_size(entry.spec, row, bytes(stored[zarr_key][place]))
+                self.cameras[zarr_key] = Camera(self.episode.name, zarr_key, size)
+        stored_types = [(key, self.episode.layout(key)) for key in self.arrays]
+        fields = self._fields()
+        identity = (
+            self._entries,
+            fields,
+            self.outline.identity,
+            tuple((key, layout.dtype, layout.row_shape) for key, layout in stored_types),
+            dataclasses.replace(self.settings, transforms=()),
+        )
+        has_jpegs = self.settings.image_dtype == "jpeg"
+        made = Kind(self._entries, fields, self.outline, self.arrays, self.camera_keys, has_jpegs)
+        self.kind = _KINDS.setdefault(identity, made)
+        return self.kind
 
     def transform(self, sample: Sample) -> Sample:
         """Apply the transforms to one sample.
@@ -243,63 +224,49 @@ class SampleMaker:
                 ) from error
         return sample
 
-    # What a sample holds
-
-    def _entry(self, key: str, spec: KeySpec) -> _Entry:
-        is_present = key in self._binding.outline.entries
+    def _entry(self, key: str, spec: KeySpec) -> Entry:
+        is_present = key in self.outline.entries
         is_loose = self.settings.image_dtype == "jpeg" or self.settings.mixed_sizes == "list"
         dtype: np.dtype[Any] | None = np.dtype(spec.dtype or np.float32)
-        if is_present and not spec.is_camera:
+        if spec.is_camera:
+            dtype = np.dtype(
+                np.uint8 if self.settings.image_dtype == "jpeg" else self.settings.image_dtype
+            )
+        elif is_present:
             stored = self.episode.layout(spec.zarr_key).dtype
             dtype = None if stored is None else output_dtype(spec, stored)
         elif spec.shape is None:
             dtype = None
         mask = f"{key}_is_pad" if spec.emits_mask else None
-        is_image = spec.is_camera and not is_loose
-        cut = _cut_of(spec, is_present)
-        return _Entry(key, spec, is_present, is_image, dtype, cut, mask)
+        window = self._binding.steps.get(key)
+        steps = (len(window.offsets),) if window is not None and window.has_time_axis else ()
+        return Entry(key, spec, is_present, spec.is_camera and not is_loose, dtype, steps, mask)
 
-    def _learn_fields(self, plan: BatchPlan, stored: Mapping[str, ChunkRows]) -> tuple[Field, ...]:
-        """Return the fields; where nothing declares a camera's size, its first frame sets it."""
-        for entry in self._entries:
-            zarr_key = entry.spec.zarr_key
-            if entry.spec.is_camera and entry.is_present and zarr_key not in self._sizes:
-                place = int(plan.places(entry.key).flat[0])
-                row = int(plan.rows(entry.key).flat[0])
-                size = self._stored_size(entry.spec, row, bytes(stored[zarr_key][place]))
-                self._sizes.setdefault(zarr_key, size)
+    def _fields(self) -> tuple[Field, ...]:
         fields: list[Field] = []
         for entry in self._entries:
             fields.append(self._field(entry))
             if entry.mask is not None:
-                fields.append(Field(entry.mask, self._steps(entry.key), np.dtype(bool)))
-        # Makers of one kind of sample share the object, so that comparing them costs nothing.
-        kind = (*fields, *_CONTEXT)
-        self._fields = _KINDS.setdefault(kind, kind)
-        return self._fields
+                fields.append(Field(entry.mask, entry.steps, np.dtype(bool)))
+        return (*fields, *_CONTEXT)
 
-    def _field(self, entry: _Entry) -> Field:
+    def _field(self, entry: Entry) -> Field:
         key, spec = entry.key, entry.spec
         if entry.is_image:
-            return self._image(entry)
+            return Field(key, self.image_shape(entry), entry.dtype, is_image=True)
         if spec.is_camera:
             return Field(key, is_image=self.settings.image_dtype != "jpeg")
         if spec.is_annotation or entry.dtype is None:
             return Field(key)
         layout = self.episode.layout(spec.zarr_key) if entry.is_present else None
         row_shape = (spec.shape or ()) if layout is None else layout.row_shape
-        return Field(key, (*self._steps(key), *row_shape), entry.dtype)
+        return Field(key, (*entry.steps, *row_shape), entry.dtype)
 
-    def _image(self, entry: _Entry) -> Field:
-        spec = entry.spec
-        size = spec.size or self._sizes.get(spec.zarr_key) or (spec.shape or ())[:2]
-        dtype = np.dtype(self.settings.image_dtype)
-        return Field(entry.key, (*self._steps(entry.key), *size, 3), dtype, is_image=True)
-
-    def _steps(self, key: str) -> tuple[int, ...]:
-        """Return the axis of steps that a sample keeps: (n,) or ()."""
-        steps = self._binding.steps[key]
-        return (len(steps.offsets),) if steps.has_time_axis else ()
+    def image_shape(self, entry: Entry) -> tuple[int, ...]:
+        """Return the shape of a camera entry's images in a sample: (H, W, 3) or (n, H, W, 3)."""
+        spec, camera = entry.spec, self.cameras.get(entry.spec.zarr_key)
+        size = spec.size or (camera.size if camera else (spec.shape or ())[:2])
+        return (*entry.steps, *size, 3)
 
     def _stored_size(self, spec: KeySpec, frame: int, data: bytes) -> tuple[int, int]:
         """Return the (height, width) that a camera's frames must have."""
@@ -310,88 +277,6 @@ class SampleMaker:
             return spec.shape[0], spec.shape[1]
         return jpeg_size(data, episode=self.episode.name, key=spec.zarr_key, frame=frame)
 
-    # Cutting it out of what was read
-
-    def _cut_rows(self, entry: _Entry, fetched: Fetched) -> Column:
-        key, spec = entry.key, entry.spec
-        stored, places = fetched.stored[spec.zarr_key], fetched.plan.places(key)
-        if not isinstance(stored, np.ndarray):
-            rows = fetched.plan.rows(key)
-            return _nested(places, rows, lambda place, row: self._parse(spec, stored[place], row))
-        cut = stored.take(places, axis=0)
-        if cut.dtype == entry.dtype:
-            return cut
-        return cast_rows(spec, cut, fetched.plan.rows(key), episode=self.episode.name)
-
-    def _absent_rows(self, entry: _Entry, fetched: Fetched) -> Column:
-        """Return what stands for an optional array of rows that the episode lacks."""
-        steps, size = self._steps(entry.key), len(fetched.frames)
-        if entry.dtype is None:
-            return [[None] * steps[0] if steps else None for _ in range(size)]
-        return np.zeros((size, *steps, *(entry.spec.shape or ())), dtype=entry.dtype)
-
-    def _loose_images(self, entry: _Entry, fetched: Fetched) -> list[Any]:
-        """Return the images of a list: encoded ones, or pixels with memory of their own."""
-        if self.settings.image_dtype != "jpeg":
-            field = self._image(entry)
-            pixels: list[Any] = [np.empty(field.shape or (), field.dtype) for _ in fetched.frames]
-            self.decode(fetched, {entry.key: pixels}, range(len(pixels)))
-            return [torch.from_numpy(one).movedim(-1, -3) for one in pixels]
-        if not entry.is_present:
-            steps = self._steps(entry.key)
-            return [[b""] * steps[0] if steps else b"" for _ in fetched.frames]
-        key, plan = entry.spec.zarr_key, fetched.plan
-        stored, size = fetched.stored[key], self._sizes[key]
-
-        def passed_on(place: int, row: int) -> bytes:
-            data = bytes(stored[place])
-            check_size(data, size, episode=self.episode.name, key=key, frame=row)
-            return data
-
-        return _nested(plan.places(entry.key), plan.rows(entry.key), passed_on)
-
-    def _mask(self, entry: _Entry, fetched: Fetched) -> npt.NDArray[np.bool_]:
-        if entry.is_present:
-            return fetched.plan.is_pad(entry.key)
-        return np.ones((len(fetched.frames), *self._steps(entry.key)), dtype=np.bool_)
-
-    def _cut_context(self, fetched: Fetched, columns: dict[str, Column]) -> None:
-        """Add what every sample carries besides the keymap's entries."""
-        size = len(fetched.frames)
-        columns["fps"] = np.full(size, self.episode.fps, dtype=np.float32)
-        columns["embodiment"] = [self.episode.embodiment] * size
-        columns["episode"] = [self.episode.name] * size
-        columns["frame_index"] = fetched.frames.copy()
-        times: Any = fetched.frames / self.episode.fps
-        if TIMESTAMP in fetched.plan.reads:
-            where = fetched.plan.reads[TIMESTAMP].locate(fetched.frames)
-            times = np.asarray(fetched.stored[TIMESTAMP])[where].reshape(size)
-        columns["timestamp"] = times.astype(np.float64, copy=False)
-
-    def _texts(self, entry: _Entry, fetched: Fetched) -> Column:
-        """Return the texts of the annotation spans that hold each frame."""
-        spans = self.episode.annotations(entry.spec.zarr_key)
-        return [
-            "; ".join(text for text, start, end in spans if start <= frame < end)
-            for frame in fetched.frames.tolist()
-        ]
-
-    def _parse(self, spec: KeySpec, stored: bytes | memoryview, row: int) -> Any:
-        try:
-            return json.loads(bytes(stored))
-        except ValueError as error:
-            raise EpisodeFormatError(
-                f"row {row} is no JSON: {bytes(stored)!r:.60}",
-                episode=self.episode.name,
-                key=spec.zarr_key,
-            ) from error
-
-    def _failure(self, frames: IntArray, error: Exception) -> SampleError:
-        return SampleError(
-            f"making samples of frames {frames.tolist()[:8]} failed: {error!r}",
-            episode=self.episode.name,
-        )
-
 
 _CONTEXT = (
     Field("fps", (), np.dtype(np.float32)),
@@ -400,30 +285,6 @@ _CONTEXT = (
     Field("frame_index", (), np.dtype(np.int64)),
     Field("timestamp", (), np.dtype(np.float64)),
 )
-#: The kinds of samples that this process has met.
-_KINDS: dict[tuple[Field, ...], tuple[Field, ...]] = {}
-
-
-def _cut_of(spec: KeySpec, is_present: bool) -> Callable[[SampleMaker, _Entry, Fetched], Column]:
-    # Functions, not bound methods: a maker that refers to itself outlives its last use.
-    if spec.is_annotation:
-        return SampleMaker._texts
-    if spec.is_camera:
-        return SampleMaker._loose_images
-    return SampleMaker._cut_rows if is_present else SampleMaker._absent_rows
-
-
-def _lists(numbers: IntArray) -> list[list[int]]:
-    """Return (B, n) or (B,) numbers as B lists."""
-    found: list[list[int]] = (numbers if numbers.ndim == 2 else numbers[:, None]).tolist()
-    return found
-
-
-def _nested(places: IntArray, rows: IntArray, make: Callable[[int, int], Any]) -> list[Any]:
-    """Return what `make` makes of each place and row, (B,) or (B, n), in lists of that shape."""
-    if places.ndim == 1:
-        return [make(*pair) for pair in zip(places.tolist(), rows.tolist(), strict=True)]
-    return [_nested(*pair, make) for pair in zip(places, rows, strict=True)]
 
 
 def _check_sample(sample: object) -> Sample:

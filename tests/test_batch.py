@@ -323,13 +323,17 @@ def test_each_distinct_jpeg_is_decoded_once_a_size(
     folder: Path, monkeypatch: pytest.MonkeyPatch, image_dtype: Any, mixed_sizes: Any
 ) -> None:
     decoded: list[tuple[str, str, int, tuple[int, ...]]] = []
-    original = decode.decode_jpeg
+    original = frames.Camera.decode
 
-    def noted(data: bytes, out: Any, **where: Any) -> None:
-        decoded.append((where["episode"], where["key"], where["frame"], out.shape[:2]))
-        original(data, out, **where)
+    def noted(camera: frames.Camera, data: bytes, outs: Any, row: int) -> None:
+        def noted_pixels(data: bytes, out: Any, size: tuple[int, int]) -> None:
+            decoded.append((camera.episode, camera.key, row, out.shape[:2]))
+            decode.decode_pixels(data, out, size)
 
-    monkeypatch.setattr(frames, "decode_jpeg", noted)
+        monkeypatch.setattr(frames, "decode_pixels", noted_pixels)
+        original(camera, data, outs, row)
+
+    monkeypatch.setattr(frames.Camera, "decode", noted)
     options: Any = {"image_dtype": image_dtype, "mixed_sizes": mixed_sizes}
     md = MultiDataset.from_folder(folder, WHOLE, **options)
     indices = [5, 80, 6, 5, 41, 43, 8, 44, 80]

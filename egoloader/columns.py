@@ -1,0 +1,135 @@
+"""All of a batch but its images, cut out of what was read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from egoloader.batch import Allocate, Column
+from egoloader.cast import cast_rows
+from egoloader.chunkcodec import ChunkRows
+from egoloader.episode import TIMESTAMP
+from egoloader.errors import EgoloaderError, EpisodeFormatError
+from egoloader.sample import Entry
+from egoloader.share import Fetched
+
+__all__ = ["cut_columns", "nest"]
+
+
+def cut_columns(fetched: Fetched, allocate: Allocate) -> dict[str, Column]:
+    """Cut, cast and pad all that is not decoded.
+
+    Args:
+        fetched: of B samples.
+        allocate: makes memory.
+
+    Returns:
+        Per field that is of no camera, (B, …) memory of its own or a list of B.
+
+    Raises:
+        EpisodeError: a row can't be cast or parsed; names episode, key and frame.
+    """
+    columns: dict[str, Column] = {}
+    try:
+        for entry in fetched.kind.entries:
+            if not entry.spec.is_camera:
+                columns[entry.key] = _cut(entry, fetched, allocate)
+            if entry.mask is not None:
+                columns[entry.mask] = _mask(entry, fetched)
+        _cut_context(fetched, columns)
+    except (EgoloaderError, Warning):
+        raise
+    except Exception as error:
+        raise fetched.share.failure(error) from error
+    return columns
+
+
+def _cut(entry: Entry, fetched: Fetched, allocate: Allocate) -> Column:
+    if entry.spec.is_annotation:
+        return _texts(entry, fetched)
+    if not entry.is_present:
+        return _absent_rows(entry, fetched)
+    stored = fetched.stored[entry.spec.zarr_key]
+    if not isinstance(stored, np.ndarray):
+        return _parsed_rows(entry, stored, fetched)
+    line, places = fetched.plan.line(entry.key), fetched.plan.places(entry.key)
+    if stored.dtype != entry.dtype:
+        rows = fetched.plan.rows(entry.key)
+        return cast_rows(entry.spec, stored.take(places, axis=0), rows, episodes=fetched.names)
+    if line is not None:
+        one: npt.NDArray[Any] = stored[None][:, line].copy()
+        return one
+    column = allocate(entry.key, (*places.shape, *stored.shape[1:]), stored.dtype)
+    # Places need no clipping; any other mode would copy once more.
+    stored.take(places, axis=0, out=column, mode="clip")
+    return column
+
+
+def _absent_rows(entry: Entry, fetched: Fetched) -> Column:
+    """Return what stands for an optional array of rows that the episodes lack."""
+    size = len(fetched.names)
+    if entry.dtype is None:
+        return [[None] * entry.steps[0] if entry.steps else None for _ in range(size)]
+    return np.zeros((size, *entry.steps, *(entry.spec.shape or ())), dtype=entry.dtype)
+
+
+def _parsed_rows(entry: Entry, stored: ChunkRows, fetched: Fetched) -> Column:
+    """Return rows of JSON as objects."""
+    places, rows = fetched.plan.places(entry.key), fetched.plan.rows(entry.key)
+    num_steps = places[0].size
+    parsed = [
+        _parse(stored[place], entry.spec.zarr_key, fetched.names[number // num_steps], row)
+        for number, (place, row) in enumerate(zip(places.flat, rows.flat, strict=True))
+    ]
+    return nest(parsed, entry.steps)
+
+
+def _parse(stored: bytes | memoryview, key: str, episode: str, row: int) -> Any:
+    try:
+        return json.loads(bytes(stored))
+    except ValueError as error:
+        message = f"row {row} is no JSON: {bytes(stored)!r:.60}"
+        raise EpisodeFormatError(message, episode=episode, key=key) from error
+
+
+def nest(values: list[Any], steps: tuple[int, ...]) -> list[Any]:
+    """Return the values of B samples, one sample's behind the other's, as a list of B."""
+    if not steps:
+        return values
+    (n,) = steps
+    return [values[at : at + n] for at in range(0, len(values), n)]
+
+
+def _texts(entry: Entry, fetched: Fetched) -> list[str]:
+    """Return the texts of the annotation spans that hold each frame."""
+    key, share = entry.spec.zarr_key, fetched.share
+    spans = [maker.episode.annotations(key) for maker in share.makers]
+    return [
+        "; ".join(text for text, start, end in spans[number] if start <= frame < end)
+        for number, frame in zip(share.numbers.tolist(), share.frames.tolist(), strict=True)
+    ]
+
+
+def _mask(entry: Entry, fetched: Fetched) -> npt.NDArray[np.bool_]:
+    if entry.is_present:
+        return fetched.plan.is_pad(entry.key)
+    return np.ones((len(fetched.names), *entry.steps), dtype=np.bool_)
+
+
+def _cut_context(fetched: Fetched, columns: dict[str, Column]) -> None:
+    """Add what every sample carries besides the keymap's entries."""
+    makers, numbers, frames, _ = fetched.share
+    rates = np.array([maker.episode.fps for maker in makers]).take(numbers)
+    bodies = [maker.episode.embodiment for maker in makers]
+    times: Any = frames / rates
+    if TIMESTAMP in fetched.stored:
+        times = np.asarray(fetched.stored[TIMESTAMP])[fetched.plan.places(TIMESTAMP)]
+        times = times.reshape(len(frames))
+    columns["fps"] = rates.astype(np.float32)
+    columns["embodiment"] = [bodies[number] for number in numbers.tolist()]
+    columns["episode"] = fetched.names
+    columns["frame_index"] = frames.copy()
+    columns["timestamp"] = times.astype(np.float64, copy=False)

@@ -1,0 +1,129 @@
+"""What a batch takes from episodes whose samples are of one kind: planned and read as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from egoloader.batchplan import BatchPlan, plan_batch
+from egoloader.chunkcodec import ChunkRows
+from egoloader.errors import EgoloaderError, SampleError
+from egoloader.reader import join_rows
+from egoloader.sample import Kind, SampleMaker
+
+__all__ = ["Fetched", "Share", "divide"]
+
+IntArray = npt.NDArray[np.int64]
+
+
+class Share(NamedTuple):
+    """B samples of one kind.
+
+    Attributes:
+        makers: of the samples, one an episode.
+        numbers: (B,) int64, which of them makes each sample; each makes one at least.
+        frames: (B,) int64, each in [0, total_frames) of its episode; repeats are allowed.
+        places: (B,), where the samples stand in the batch.
+    """
+
+    makers: Sequence[SampleMaker]
+    numbers: IntArray
+    frames: IntArray
+    places: Sequence[int]
+
+    def fetch(self) -> Fetched:
+        """Plan all frames, and read each array that is no camera once an episode.
+
+        Raises:
+            EpisodeError: a read failed; names episode and key.
+        """
+        first = self.makers[0]
+        try:
+            totals = np.array([maker.episode.total_frames for maker in self.makers])
+            ends = self._cut_ends()
+            plan = plan_batch(first.outline, self.frames, self.numbers, totals, ends)
+            stored, kind = self._read(plan, first.arrays), first.kind
+            if kind is None:
+                stored |= self._read(plan, first.camera_keys)
+                kind = first.learn(plan, stored)
+        except (EgoloaderError, Warning):
+            raise
+        except Exception as error:
+            raise self.failure(error) from error
+        names = [maker.episode.name for maker in self.makers]
+        return Fetched(self, kind, plan, stored, [names[n] for n in self.numbers.tolist()])
+
+    def _cut_ends(self) -> IntArray | None:
+        """Return where annotations cut windows off: (B,) int64; None where they don't."""
+        if not self.makers[0].settings.annotation_cutoff:
+            return None
+        ends = np.empty_like(self.frames)
+        for number, maker in enumerate(self.makers):
+            is_its = self.numbers == number
+            ends[is_its] = maker.cut_ends(self.frames[is_its])
+        return ends
+
+    def _read(self, plan: BatchPlan, keys: tuple[str, ...]) -> dict[str, ChunkRows]:
+        """Read arrays whole; return what the episodes' reads returned, one behind the other."""
+        numbers = [self.makers[0].outline.arrays[key] for key in keys]
+        parts: list[list[ChunkRows]] = [[] for _ in keys]
+        for maker, reads in zip(self.makers, plan.episodes, strict=True):
+            readers = maker.episode.readers(keys)
+            for found, reader, number in zip(parts, readers, numbers, strict=True):
+                found += reader.parts(reads[number])
+        return {key: join_rows(found) for key, found in zip(keys, parts, strict=True)}
+
+    def failure(self, error: Exception) -> SampleError:
+        """Return the error for one that nothing foresees."""
+        names = [maker.episode.name for maker in self.makers]
+        return SampleError(
+            f"making samples of frames {self.frames.tolist()[:8]} failed: {error!r}",
+            episode=", ".join(names[:8]),
+        )
+
+
+class Fetched(NamedTuple):
+    """What was read for a share, not cut yet; frames are read when they are decoded.
+
+    Attributes:
+        share: what it is for.
+        kind: of the samples.
+        plan: what was read, and which frames are to be.
+        stored: per array, what its reads returned, one episode's behind the other's; a camera is
+            among them only where it had to be read first.
+        names: (B,), the episode of each sample.
+    """
+
+    share: Share
+    kind: Kind
+    plan: BatchPlan
+    stored: Mapping[str, ChunkRows]
+    names: list[str]
+
+
+def divide(makers: Sequence[SampleMaker], numbers: IntArray, frames: IntArray) -> list[Share]:
+    """Divide the samples of a batch by their kind.
+
+    Args:
+        makers: of the samples, one an episode.
+        numbers: (B,) int64, which of them makes each sample; each makes one at least.
+        frames: (B,) int64.
+    """
+    members: dict[Any, list[int]] = {}
+    for number, maker in enumerate(makers):
+        # What is not known yet may be of no other one's kind.
+        members.setdefault(maker.kind or maker, []).append(number)
+    if len(members) == 1:
+        return [Share(makers, numbers, frames, range(len(frames)))]
+    shares = []
+    for its in members.values():
+        renumbered = np.full(len(makers), -1)
+        renumbered[its] = np.arange(len(its))
+        found = renumbered[numbers]
+        (places,) = np.nonzero(found >= 0)
+        alike = [makers[number] for number in its]
+        shares.append(Share(alike, found[places], frames[places], places.tolist()))
+    return shares
