@@ -78,16 +78,21 @@ class ChunkTable:
         per_shard = layout.chunks_per_shard if math.prod(layout.shape) else (1,)
         self._shard_chunks, self._row_entries = per_shard[0], math.prod(per_shard[1:])
         self._shards: dict[_Place, _Shard] = {}
+        self._names: dict[int, str] = {}  # of chunks in shards
         #: The chunks of one row of chunks, in C order.
         self.tails = _tails(layout, per_shard[1:])
 
-    def name(self, row_chunk: int) -> tuple[object, ...] | None:
-        """Return what tells a row of chunks from all others; None where a file of it is missing.
+    def names(self, row_chunks: Iterable[int]) -> list[str | None]:
+        """Return what tells rows of chunks from all others; None where a file of one is missing.
 
         Files are told by path and signature: a shard's is taken when it is first asked for, as its
         index is, and stays.
         """
-        files: list[object] = [row_chunk]
+        known = self._names
+        return [known.get(number) or self._name(number) for number in row_chunks]
+
+    def _name(self, row_chunk: int) -> str | None:
+        files: list[str] = []
         shard_number = row_chunk // self._shard_chunks
         for tail in self.tails:
             place = (shard_number, tail.outer)
@@ -95,7 +100,11 @@ class ChunkTable:
             if shard is None:
                 return None
             files.append(shard.name)
-        return tuple(files)
+        # No path holds a zero, so no two names are spelt alike.
+        name = "\0".join([str(row_chunk), *files])
+        if self._is_shard:
+            self._names[row_chunk] = name
+        return name
 
     def find(self, row_chunks: Iterable[int]) -> list[Extent | None]:
         """Return where chunks lie; None for one of fill values.
@@ -158,7 +167,8 @@ class ChunkTable:
         signature = self._folder.signature(path)
         if signature is None:
             return None
-        shard = _Shard(path, signature, (self._folder.full_path(path), signature))
+        name = "\0".join([self._folder.full_path(path), *map(str, signature)])
+        shard = _Shard(path, signature, name)
         if self._is_shard:
             self._shards[place] = shard
         return shard
@@ -230,7 +240,7 @@ class _Shard:
 
     __slots__ = ("file", "index", "name", "path", "signature")
 
-    def __init__(self, path: str, signature: Signature, name: object) -> None:
+    def __init__(self, path: str, signature: Signature, name: str) -> None:
         self.path, self.signature, self.name = path, signature, name
         self.file: Callable[[], StoredFile | None] = _nothing
         self.index: IndexArray | None = None

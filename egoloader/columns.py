@@ -16,7 +16,7 @@ from egoloader.errors import EgoloaderError, EpisodeFormatError
 from egoloader.sample import Entry
 from egoloader.share import Fetched
 
-__all__ = ["cut_columns", "nest"]
+__all__ = ["cut_columns"]
 
 
 def cut_columns(fetched: Fetched, allocate: Allocate) -> dict[str, Column]:
@@ -78,13 +78,14 @@ def _absent_rows(entry: Entry, fetched: Fetched) -> Column:
 
 def _parsed_rows(entry: Entry, stored: ChunkRows, fetched: Fetched) -> Column:
     """Return rows of JSON as objects."""
-    places, rows = fetched.plan.places(entry.key), fetched.plan.rows(entry.key)
-    num_steps = places[0].size
-    parsed = [
-        _parse(stored[place], entry.spec.zarr_key, fetched.names[number // num_steps], row)
-        for number, (place, row) in enumerate(zip(places.flat, rows.flat, strict=True))
-    ]
-    return nest(parsed, entry.steps)
+    key, plan = entry.spec.zarr_key, fetched.plan
+    columns: list[Any] = []
+    frames = zip(fetched.names, plan.places(entry.key), plan.rows(entry.key), strict=True)
+    for episode, places, rows in frames:
+        its = zip(np.atleast_1d(places).tolist(), np.atleast_1d(rows).tolist(), strict=True)
+        parsed = [_parse(stored[place], key, episode, row) for place, row in its]
+        columns.append(parsed if entry.steps else parsed[0])
+    return columns
 
 
 def _parse(stored: bytes | memoryview, key: str, episode: str, row: int) -> Any:
@@ -93,14 +94,6 @@ def _parse(stored: bytes | memoryview, key: str, episode: str, row: int) -> Any:
     except ValueError as error:
         message = f"row {row} is no JSON: {bytes(stored)!r:.60}"
         raise EpisodeFormatError(message, episode=episode, key=key) from error
-
-
-def nest(values: list[Any], steps: tuple[int, ...]) -> list[Any]:
-    """Return the values of B samples, one sample's behind the other's, as a list of B."""
-    if not steps:
-        return values
-    (n,) = steps
-    return [values[at : at + n] for at in range(0, len(values), n)]
 
 
 def _texts(entry: Entry, fetched: Fetched) -> list[str]:

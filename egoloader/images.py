@@ -68,8 +68,7 @@ def fill_images(
 
 def _in_batch(column: Column, places: Sequence[int]) -> Sequence[Any]:
     """Return the images of an entry in a batch's memory, a sample's at a time."""
-    whole = isinstance(places, range)  # the whole batch, in order
-    return column if whole else [column[place] for place in places]
+    return [column[place] for place in places]
 
 
 def _on_its_own(entry: Entry, fetched: Fetched) -> list[Any]:

@@ -140,12 +140,15 @@ class ReadPieces(NamedTuple):
 def _pieces(groups: Sequence[Window], chunk_rows: int) -> ReadPieces:
     chunks: list[int] = []
     slices: list[tuple[int, int, int]] = []
+    last = -1
     for start, stop in groups:
         for number in range(start // chunk_rows, (stop - 1) // chunk_rows + 1):
-            if not chunks or number != chunks[-1]:
+            if number != last:
                 chunks.append(number)
+                last = number
             base = number * chunk_rows
-            low, high = max(start - base, 0), min(stop - base, chunk_rows)
+            low = start - base if start > base else 0
+            high = stop - base if stop - base < chunk_rows else chunk_rows
             slices.append((len(chunks) - 1, low, high))
     return ReadPieces(chunks, slices)
 

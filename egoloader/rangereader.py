@@ -86,7 +86,7 @@ class _Files:
     ) -> Iterator[tuple[int, Stored]]:
         """Yield the places of the extents, and the bytes that are stored there.
 
-        Bytes in an arena, which is cleared between requests, are good until the next are asked for.
+        Those of an arena are good until the next are asked for.
         """
         if len(extents) == 1 and extents[0] is not None:
             yield 0, self._request(*extents[0], arena)
@@ -110,10 +110,7 @@ class _Files:
             raise ReadError(
                 f"{path} went missing while it was read", episode=self._folder.name, key=self._key
             )
-        if arena is None:
-            return self._folder.read_range(self._key, path, opened, start, stop)
-        arena.clear()
-        return self._folder.read_into(arena, self._key, path, opened, start, stop)
+        return self._folder.read_range(self._key, path, opened, start, stop, arena)
 
     def undecodable(self, extent: Extent | None, error: Exception) -> ReadError:
         """Return the error that names the bytes that could not be decoded."""
@@ -198,7 +195,7 @@ class _NumericArray:
 
     def _kept_or_loaded(self, numbers: Sequence[int]) -> tuple[list[ChunkRows], int]:
         """Return chunks, and how many of them were decoded; the others were kept."""
-        names = [self._table.name(number) for number in numbers]
+        names = self._table.names(numbers)
         chunks = self._chunks.get_all(names)
         missing = [place for place, chunk in enumerate(chunks) if chunk is None]
         if not missing:

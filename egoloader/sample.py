@@ -169,13 +169,12 @@ class SampleMaker:
 
     def plan(self, frames: IntArray) -> BatchPlan:
         """Plan the reads of B frames, (B,) int64, each in [0, total_frames)."""
-        totals, numbers = np.array([self.episode.total_frames]), np.zeros(len(frames), np.int64)
-        return plan_batch(self.outline, frames, numbers, totals, self.cut_ends(frames))
+        totals, numbers = np.array([self.episode.total_frames]), np.zeros_like(frames)
+        ends = self.cut_ends(frames) if self.settings.annotation_cutoff else None
+        return plan_batch(self.outline, frames, numbers, totals, ends)
 
-    def cut_ends(self, frames: IntArray) -> IntArray | None:
-        """Return where annotations cut windows off at B frames; None where they don't."""
-        if not self.settings.annotation_cutoff:
-            return None
+    def cut_ends(self, frames: IntArray) -> IntArray:
+        """Return where annotations cut windows off at B frames: (B,) int64."""
         return cut_ends(self.episode.annotations(), frames, self.episode.total_frames)
 
     def learn(self, plan: BatchPlan, stored: Mapping[str, ChunkRows]) -> Kind:
