@@ -26,9 +26,11 @@ class BatchPlan:
 
     Attributes:
         episodes: per episode, its distinct reads, as the outline numbers them.
+        lines: per distinct cut, where its rows stand in what the reads of its array return, as an
+            index; None of what is not one frame's, and of rows that don't follow one another.
     """
 
-    __slots__ = ("_ends", "_frames", "_lines", "_outline", "_places", "_rows", "episodes")
+    __slots__ = ("_ends", "_frames", "_outline", "_places", "_rows", "episodes", "lines")
 
     def __init__(
         self,
@@ -37,11 +39,11 @@ class BatchPlan:
         ends: Sequence[IntArray | None],
         rows: Sequence[IntArray] | None,
         places: Sequence[IntArray],
-        lines: Sequence[slice | int | None] | None,
+        lines: Sequence[slice | int | None],
         episodes: Sequence[Sequence[ReadPlan]],
     ) -> None:
         self._outline, self._frames, self._ends, self._rows = outline, frames, ends, rows
-        self._places, self._lines, self.episodes = places, lines, episodes
+        self._places, self.lines, self.episodes = places, lines, episodes
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -63,10 +65,6 @@ class BatchPlan:
     def places(self, key: str) -> IntArray:
         """Return where those rows stand in what the reads of their array return."""
         return self._places[self._outline.entries[key]]
-
-    def line(self, key: str) -> slice | int | None:
-        """Return the places of one frame as an index, where that can be said of them."""
-        return None if self._lines is None else self._lines[self._outline.entries[key]]
 
     def is_pad(self, key: str) -> npt.NDArray[np.bool_]:
         """Return which of those rows are clamped or padded, of the same shape."""
@@ -121,7 +119,8 @@ def plan_batch(
     places = [reads[read].locate(rows[window]) for window, read in outline.cuts]
     plans = [read.plans(len(total_frames)) for read in reads]
     episodes = [[plan[number] for plan in plans] for number in range(len(total_frames))]
-    return BatchPlan(outline, frames, ends, rows, places, None, episodes)
+    lines = [None] * len(places)
+    return BatchPlan(outline, frames, ends, rows, places, lines, episodes)
 
 
 class _JointRead:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy.typing as npt
 
 from egoloader.batch import Allocate, Column
 from egoloader.cast import cast_rows
-from egoloader.chunkcodec import ChunkRows
 from egoloader.episode import TIMESTAMP
 from egoloader.errors import EgoloaderError, EpisodeFormatError
 from egoloader.sample import Entry
@@ -34,11 +34,10 @@ def cut_columns(fetched: Fetched, allocate: Allocate) -> dict[str, Column]:
     """
     columns: dict[str, Column] = {}
     try:
-        for entry in fetched.kind.entries:
-            if not entry.spec.is_camera:
-                columns[entry.key] = _cut(entry, fetched, allocate)
-            if entry.mask is not None:
-                columns[entry.mask] = _mask(entry, fetched)
+        for entry in fetched.kind.rows:
+            columns[entry.key] = _CUTS[entry.source](entry, fetched, allocate)
+        for entry in fetched.kind.masks:
+            columns[entry.mask or ""] = _mask(entry, fetched)
         _cut_context(fetched, columns)
     except (EgoloaderError, Warning):
         raise
@@ -47,28 +46,26 @@ def cut_columns(fetched: Fetched, allocate: Allocate) -> dict[str, Column]:
     return columns
 
 
-def _cut(entry: Entry, fetched: Fetched, allocate: Allocate) -> Column:
-    if entry.spec.is_annotation:
-        return _texts(entry, fetched)
-    if not entry.is_present:
-        return _absent_rows(entry, fetched)
-    stored = fetched.stored[entry.spec.zarr_key]
-    if not isinstance(stored, np.ndarray):
-        return _parsed_rows(entry, stored, fetched)
-    line, places = fetched.plan.line(entry.key), fetched.plan.places(entry.key)
-    if stored.dtype != entry.dtype:
-        rows = fetched.plan.rows(entry.key)
-        return cast_rows(entry.spec, stored.take(places, axis=0), rows, episodes=fetched.names)
+def _numbers(entry: Entry, fetched: Fetched, allocate: Allocate) -> Column:
+    stored: Any = fetched.stored[entry.zarr_key]
+    line = fetched.plan.lines[entry.number]
     if line is not None:
-        one: npt.NDArray[Any] = stored[None][:, line].copy()
+        one: npt.NDArray[Any] = stored[None, line].copy()
         return one
+    places = fetched.plan.places(entry.key)
     column = allocate(entry.key, (*places.shape, *stored.shape[1:]), stored.dtype)
     # Places need no clipping; any other mode would copy once more.
     stored.take(places, axis=0, out=column, mode="clip")
     return column
 
 
-def _absent_rows(entry: Entry, fetched: Fetched) -> Column:
+def _cast(entry: Entry, fetched: Fetched, _allocate: Allocate) -> Column:
+    stored: Any = fetched.stored[entry.zarr_key]
+    cut = stored.take(fetched.plan.places(entry.key), axis=0)
+    return cast_rows(entry.spec, cut, fetched.plan.rows(entry.key), episodes=fetched.names)
+
+
+def _absent(entry: Entry, fetched: Fetched, _allocate: Allocate) -> Column:
     """Return what stands for an optional array of rows that the episodes lack."""
     size = len(fetched.names)
     if entry.dtype is None:
@@ -76,9 +73,10 @@ def _absent_rows(entry: Entry, fetched: Fetched) -> Column:
     return np.zeros((size, *entry.steps, *(entry.spec.shape or ())), dtype=entry.dtype)
 
 
-def _parsed_rows(entry: Entry, stored: ChunkRows, fetched: Fetched) -> Column:
+def _json(entry: Entry, fetched: Fetched, _allocate: Allocate) -> Column:
     """Return rows of JSON as objects."""
-    key, plan = entry.spec.zarr_key, fetched.plan
+    key, plan = entry.zarr_key, fetched.plan
+    stored = fetched.stored[key]
     columns: list[Any] = []
     frames = zip(fetched.names, plan.places(entry.key), plan.rows(entry.key), strict=True)
     for episode, places, rows in frames:
@@ -96,9 +94,9 @@ def _parse(stored: bytes | memoryview, key: str, episode: str, row: int) -> Any:
         raise EpisodeFormatError(message, episode=episode, key=key) from error
 
 
-def _texts(entry: Entry, fetched: Fetched) -> list[str]:
+def _texts(entry: Entry, fetched: Fetched, _allocate: Allocate) -> Column:
     """Return the texts of the annotation spans that hold each frame."""
-    key, share = entry.spec.zarr_key, fetched.share
+    key, share = entry.zarr_key, fetched.share
     spans = [maker.episode.annotations(key) for maker in share.makers]
     return [
         "; ".join(text for text, start, end in spans[number] if start <= frame < end)
@@ -107,7 +105,7 @@ def _texts(entry: Entry, fetched: Fetched) -> list[str]:
 
 
 def _mask(entry: Entry, fetched: Fetched) -> npt.NDArray[np.bool_]:
-    if entry.is_present:
+    if entry.number >= 0:
         return fetched.plan.is_pad(entry.key)
     return np.ones((len(fetched.names), *entry.steps), dtype=np.bool_)
 
@@ -115,14 +113,23 @@ def _mask(entry: Entry, fetched: Fetched) -> npt.NDArray[np.bool_]:
 def _cut_context(fetched: Fetched, columns: dict[str, Column]) -> None:
     """Add what every sample carries besides the keymap's entries."""
     makers, numbers, frames, _ = fetched.share
-    rates = np.array([maker.episode.fps for maker in makers]).take(numbers)
-    bodies = [maker.episode.embodiment for maker in makers]
+    rates = np.array([maker.fps for maker in makers]).take(numbers)
+    bodies = [maker.embodiment for maker in makers]
     times: Any = frames / rates
     if TIMESTAMP in fetched.stored:
         times = np.asarray(fetched.stored[TIMESTAMP])[fetched.plan.places(TIMESTAMP)]
-        times = times.reshape(len(frames))
+        times = times.reshape(len(frames)).astype(np.float64, copy=False)
     columns["fps"] = rates.astype(np.float32)
     columns["embodiment"] = [bodies[number] for number in numbers.tolist()]
     columns["episode"] = fetched.names
     columns["frame_index"] = frames.copy()
-    columns["timestamp"] = times.astype(np.float64, copy=False)
+    columns["timestamp"] = times
+
+
+_CUTS: Mapping[str, Callable[[Entry, Fetched, Allocate], Column]] = {
+    "numbers": _numbers,
+    "cast": _cast,
+    "json": _json,
+    "texts": _texts,
+    "absent": _absent,
+}

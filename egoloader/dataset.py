@@ -122,7 +122,7 @@ class ZarrDataset(Dataset[Sample]):
         frames = _check_indices(indices, len(self))
         if not len(frames):
             return Batch.of_samples([])
-        return make_batch([self._maker], np.zeros_like(frames), frames, allocate)
+        return make_batch([self._maker], np.zeros(len(frames), np.int64), frames, allocate)
 
 
 @dataclass(frozen=True, slots=True)

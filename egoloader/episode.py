@@ -33,7 +33,14 @@ from egoloader.layout import ArrayLayout, parse_layout
 from egoloader.plan import ReadPlan, Window, plan_reads
 from egoloader.rangereader import RangeReader
 from egoloader.ranges import MergeLimits
-from egoloader.reader import ArrayReader, GuardedReader, Reader, ReferenceReader, join_rows
+from egoloader.reader import (
+    BytesReader,
+    GuardedReader,
+    ReadAlike,
+    Reader,
+    ReferenceReader,
+    join_rows,
+)
 from egoloader.store import GROUP_FILES, EpisodeFolder
 
 __all__ = ["ANNOTATIONS", "TIMESTAMP", "Annotation", "ZarrEpisode"]
@@ -213,20 +220,28 @@ class ZarrEpisode:
         Raises:
             ReadError: the stored bytes are missing, cut short or broken.
         """
-        (reader,) = self.readers((key,))
-        return join_rows(reader.parts(plan))
+        (parts,) = self.reader((key,))(plan)
+        return join_rows(parts)
 
-    def readers(self, keys: tuple[str, ...]) -> Sequence[ArrayReader]:
-        """Return what reads each of some arrays in this process.
+    def reader(self, keys: tuple[str, ...]) -> ReadAlike:
+        """Return what reads arrays by one plan in this process: their chunks have as many rows.
 
         Raises:
             MissingKeyError, EpisodeFormatError, EpisodeNotFoundError: see `layout`.
         """
-        here = self._here()
-        found = here.readers.get(keys)
+        readers = self._here().readers
+        found = readers.get(keys)
         if found is None:
-            opened = [here.open(key, self.layout(key)) for key in keys]
-            found = here.readers.setdefault(keys, opened)
+            layouts = {key: self.layout(key) for key in keys}
+            found = readers.setdefault(keys, self._here().open(layouts))
+        return found
+
+    def bytes_reader(self, key: str) -> BytesReader:
+        """Return what reads an array of bytes in this process; raises as `reader` does."""
+        readers = self._here().bytes_readers
+        found = readers.get(key)
+        if found is None:
+            found = readers.setdefault(key, self._here().open_bytes(key, self.layout(key)))
         return found
 
     def check_stored(self, key: str) -> None:
@@ -372,27 +387,38 @@ class _ProcessState:
         self._reference = GuardedReader(
             ReferenceReader(self.folder, self.counts, holes.meet), self.guard
         )
-        self.readers: dict[tuple[str, ...], Sequence[ArrayReader]] = {}
+        self.readers: dict[tuple[str, ...], ReadAlike] = {}
+        self.bytes_readers: dict[str, BytesReader] = {}
         self.layouts: dict[str, ArrayLayout | None] = {}
         self.annotations: dict[str, tuple[Annotation, ...]] = {}
 
-    def open(self, key: str, layout: ArrayLayout) -> ArrayReader:
-        """Return what reads an array: the range reader wherever it knows the codecs."""
+    def open(self, layouts: Mapping[str, ArrayLayout]) -> ReadAlike:
+        """Return what reads arrays by one plan: the range reader wherever it knows the codecs."""
+        if all(one.kind == "numeric" and not unread_reason(one) for one in layouts.values()):
+            return self._ranges.open_numbers(layouts)
+
+        def read(plan: ReadPlan) -> Sequence[Sequence[ChunkRows]]:
+            return [[self._reader(one).read(key, one, plan)] for key, one in layouts.items()]
+
+        return read
+
+    def open_bytes(self, key: str, layout: ArrayLayout) -> BytesReader:
+        """Return what reads an array of bytes."""
         if not unread_reason(layout):
-            return self._ranges.open(key, layout)
-        return _ReferenceArray(self._reference, key, layout)
+            return self._ranges.open_bytes(key, layout)
+        return _ReferenceBytes(self._reference, key, layout)
+
+    def _reader(self, layout: ArrayLayout) -> Reader:
+        return self._reference if unread_reason(layout) else self._ranges
 
 
-class _ReferenceArray:
-    """One array that zarr-python reads."""
+class _ReferenceBytes:
+    """An array of bytes that zarr-python reads."""
 
     def __init__(self, reader: Reader, key: str, layout: ArrayLayout) -> None:
         self._reader, self._key, self._layout = reader, key, layout
 
-    def parts(self, plan: ReadPlan) -> Sequence[ChunkRows]:
-        return [self._reader.read(self._key, self._layout, plan)]
-
-    def stream(self, plan: ReadPlan, _arena: Arena) -> Iterable[tuple[int, Stored]]:
+    def stream(self, plan: ReadPlan, _arena: Arena | None) -> Iterable[tuple[int, Stored]]:
         return enumerate(self._reader.read(self._key, self._layout, plan))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,6 @@ from egoloader.arena import Arena
 from egoloader.batch import Column
 from egoloader.decompression import Stored
 from egoloader.frames import Camera
-from egoloader.reader import BytesReader
 from egoloader.sample import Entry
 from egoloader.share import Fetched
 
@@ -45,22 +44,20 @@ def fill_images(
         FrameError: a frame can't be decoded; names episode, key and frame.
         ReadError: a frame can't be read.
     """
-    cameras: dict[str, _Targets] = {key: {} for key in fetched.kind.cameras}
+    cameras: dict[str, _Targets] = {key: {} for key, _ in fetched.kind.cameras}
     loose: dict[str, list[Any]] = {}
-    for entry in fetched.kind.entries:
-        if not entry.spec.is_camera:
-            continue
+    for entry in fetched.kind.images:
         if entry.is_image:
             samples = _in_batch(images[entry.key], fetched.share.places)
         else:
             samples = loose[entry.key] = _on_its_own(entry, fetched)
-        if entry.is_present:
-            _aim(cameras[entry.spec.zarr_key], entry, samples, fetched)
+        if entry.number >= 0:
+            _aim(cameras[entry.zarr_key], entry, samples, fetched)
         elif not fetched.kind.has_jpegs:
             for sample in samples:
                 sample[...] = 0
-    for zarr_key, targets in cameras.items():
-        _fill(zarr_key, targets, fetched, arena)
+    for zarr_key, read in fetched.kind.cameras:
+        _fill(zarr_key, read, cameras[zarr_key], fetched, arena)
     if fetched.kind.has_jpegs:
         return loose
     return {key: [torch.from_numpy(one).movedim(-1, -3) for one in loose[key]] for key in loose}
@@ -94,21 +91,22 @@ def _add(targets: _Targets, line: Any, places: IntArray, rows: IntArray) -> None
         targets.setdefault(place, (row, []))[1].append((line, number))
 
 
-def _fill(zarr_key: str, targets: _Targets, fetched: Fetched, arena: Arena) -> None:
+def _fill(zarr_key: str, read: int, targets: _Targets, fetched: Fetched, arena: Arena) -> None:
     """Read one camera's frames, and put them where they go."""
-    read, held = fetched.kind.outline.arrays[zarr_key], fetched.stored.get(zarr_key)
+    held = fetched.stored.get(zarr_key)
     put = _put_jpeg if fetched.kind.has_jpegs else _put_pixels
     before = 0
     for maker, reads in zip(fetched.share.makers, fetched.plan.episodes, strict=True):
-        # An entry of a camera is bound to an array of bytes.
-        reader = cast(BytesReader, maker.episode.readers((zarr_key,))[0])
-        camera = maker.cameras[zarr_key]
-        rows = reader.stream(reads[read], arena) if held is None else enumerate(held)
+        plan, camera = reads[read], maker.cameras[zarr_key]
+        if held is None:
+            rows = maker.episode.bytes_reader(zarr_key).stream(plan, arena)
+        else:
+            rows = enumerate(held)
         for place, data in rows:
             target = targets.get(before + place)
             if target is not None:  # a chunk may hold rows that nobody asked for
                 put(camera, data, *target)
-        before += reads[read].num_rows
+        before += plan.num_rows
 
 
 def _put_pixels(camera: Camera, data: Stored, row: int, targets: Sequence[_Target]) -> None:

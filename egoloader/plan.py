@@ -6,7 +6,7 @@ Pure: integers in, integers out. One plan is one read.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,9 +90,6 @@ class ReadPlan:
     """
 
     groups: tuple[Window, ...]
-    _pieces: dict[int, ReadPieces] = field(
-        default_factory=dict, init=False, compare=False, repr=False
-    )
 
     @property
     def num_rows(self) -> int:
@@ -117,11 +114,20 @@ class ReadPlan:
         return np.asarray(rows + shifts.take(group))
 
     def pieces(self, chunk_rows: int) -> ReadPieces:
-        """Return what the read takes of chunks of so many rows; arrays of one plan share it."""
-        found = self._pieces.get(chunk_rows)
-        if found is None:
-            found = self._pieces[chunk_rows] = _pieces(self.groups, chunk_rows)
-        return found
+        """Return what the read takes of chunks of so many rows."""
+        chunks: list[int] = []
+        slices: list[tuple[int, int, int]] = []
+        last = -1
+        for start, stop in self.groups:
+            for number in range(start // chunk_rows, (stop - 1) // chunk_rows + 1):
+                if number != last:
+                    chunks.append(number)
+                    last = number
+                base = number * chunk_rows
+                low = start - base if start > base else 0
+                high = stop - base if stop - base < chunk_rows else chunk_rows
+                slices.append((len(chunks) - 1, low, high))
+        return ReadPieces(chunks, slices)
 
 
 class ReadPieces(NamedTuple):
@@ -135,22 +141,6 @@ class ReadPieces(NamedTuple):
 
     chunks: Sequence[int]
     slices: Sequence[tuple[int, int, int]]
-
-
-def _pieces(groups: Sequence[Window], chunk_rows: int) -> ReadPieces:
-    chunks: list[int] = []
-    slices: list[tuple[int, int, int]] = []
-    last = -1
-    for start, stop in groups:
-        for number in range(start // chunk_rows, (stop - 1) // chunk_rows + 1):
-            if number != last:
-                chunks.append(number)
-                last = number
-            base = number * chunk_rows
-            low = start - base if start > base else 0
-            high = stop - base if stop - base < chunk_rows else chunk_rows
-            slices.append((len(chunks) - 1, low, high))
-    return ReadPieces(chunks, slices)
 
 
 def plan_rows(rows: Sequence[IntArray], chunk_rows: int) -> ReadPlan:
@@ -183,7 +173,7 @@ class PlanOutline:
         reads: the distinct reads: the windows that one serves, and the rows of a decoded chunk.
         cuts: the distinct pairs of a window and the read that it is cut from.
         entries: per sample key, the number of its pair.
-        arrays: per array, the number of its read.
+        arrays: per array, the number of its read; arrays of one number are planned alike.
         fixed: how one frame is planned wherever no step leaves the episode; None where that
             depends on where the frame stands in its chunks.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from egoloader.guard import ChunkGuard
 from egoloader.layout import ArrayLayout
 from egoloader.plan import ReadPieces, ReadPlan
 from egoloader.ranges import MergeLimits, merge_ranges
-from egoloader.reader import ArrayReader, join_rows
+from egoloader.reader import BytesReader, ReadAlike, join_rows
 from egoloader.store import EpisodeFolder
 
 __all__ = ["RangeReader"]
@@ -47,39 +47,47 @@ class RangeReader:
     ) -> None:
         self._folder, self._guard, self._counts = folder, guard, counts
         self._chunks, self._limits = chunks, limits
-        self._arrays: dict[str, ArrayReader] = {}
+        self._arrays: dict[str, _BytesArray | _NumericArray] = {}
 
     def read(self, key: str, layout: ArrayLayout, plan: ReadPlan) -> ChunkRows:
         """Read the plan's groups; see `Reader.read`."""
-        return join_rows(self.open(key, layout).parts(plan))
+        if layout.kind == "bytes":
+            rows = dict(self.open_bytes(key, layout).stream(plan, None))
+            return [rows[place] for place in range(len(rows))]
+        (parts,) = self.open_numbers({key: layout})(plan)
+        return join_rows(parts)
 
-    def open(self, key: str, layout: ArrayLayout) -> ArrayReader:
-        """Return what reads one array."""
+    def open_bytes(self, key: str, layout: ArrayLayout) -> BytesReader:
+        """Return what reads an array of bytes."""
         array = self._arrays.get(key)
         if array is None:
-            table, counter = self._guard.table(key, layout), self._counts.of(key)
-            files = _Files(self._folder, key, counter, self._limits)
-            made = _bytes_or_numbers(files, table, counter, self._chunks)
+            made = _BytesArray(*self._opened(key, layout))
             array = self._arrays.setdefault(key, made)
+        assert isinstance(array, _BytesArray)
         return array
 
+    def open_numbers(self, layouts: Mapping[str, ArrayLayout]) -> ReadAlike:
+        """Return what reads arrays of numbers whose chunks have equally many rows."""
+        arrays = []
+        for key, layout in layouts.items():
+            array = self._arrays.get(key)
+            if array is None:
+                made = _NumericArray(*self._opened(key, layout), self._chunks)
+                array = self._arrays.setdefault(key, made)
+            assert isinstance(array, _NumericArray)
+            arrays.append(array)
+        return _NumericArrays(arrays, self._chunks).read
 
-def _bytes_or_numbers(
-    files: _Files, table: ChunkTable, counter: KeyCounter, chunks: ByteCache
-) -> ArrayReader:
-    # Bytes of frames and texts are decoded or parsed behind this, so they are not kept.
-    if table.layout.kind == "bytes":
-        return _BytesArray(files, table, counter)
-    return _NumericArray(files, table, counter, chunks)
+    def _opened(self, key: str, layout: ArrayLayout) -> tuple[_Files, ChunkTable, KeyCounter]:
+        table, counter = self._guard.table(key, layout), self._counts.of(key)
+        return _Files(self._folder, key, self._limits), table, counter
 
 
 class _Files:
     """Fetches the stored bytes of one array's chunks, neighbours with one request."""
 
-    def __init__(
-        self, folder: EpisodeFolder, key: str, counter: KeyCounter, limits: MergeLimits
-    ) -> None:
-        self._folder, self._key, self._counter, self._limits = folder, key, counter, limits
+    def __init__(self, folder: EpisodeFolder, key: str, limits: MergeLimits) -> None:
+        self._folder, self._key, self._limits = folder, key, limits
 
     def fetch(
         self, extents: Sequence[Extent | None], arena: Arena | None
@@ -131,14 +139,7 @@ class _BytesArray:
         self._files, self._table, self._counter = files, table, counter
         self._codec, self._chunk_rows = ChunkCodec(table.layout), table.layout.chunk_rows
 
-    def parts(self, plan: ReadPlan) -> Sequence[ChunkRows]:
-        rows = dict(self._stream(plan, None))
-        return [[rows[place] for place in range(len(rows))]]
-
-    def stream(self, plan: ReadPlan, arena: Arena) -> Iterator[tuple[int, Stored]]:
-        return self._stream(plan, arena)
-
-    def _stream(self, plan: ReadPlan, arena: Arena | None) -> Iterator[tuple[int, Stored]]:
+    def stream(self, plan: ReadPlan, arena: Arena | None) -> Iterator[tuple[int, Stored]]:
         pieces = plan.pieces(self._chunk_rows)
         lines = _lines(pieces) if self._chunk_rows > 1 else None
         num_rows = num_decoded = 0
@@ -167,6 +168,33 @@ class _BytesArray:
             yield place, rows, True
 
 
+class _NumericArrays:
+    """Arrays of numbers of one episode whose chunks have equally many rows: read by one plan.
+
+    What they need is looked for among the kept chunks all at once.
+    """
+
+    def __init__(self, arrays: Sequence[_NumericArray], chunks: ByteCache) -> None:
+        self._arrays, self._chunks = arrays, chunks
+        self._chunk_rows = arrays[0].chunk_rows
+
+    def read(self, plan: ReadPlan) -> Sequence[Sequence[ChunkRows]]:
+        """Read the plan's groups of each array; see `ReadAlike`."""
+        pieces = plan.pieces(self._chunk_rows)
+        if not self._chunks.budget:
+            return [array.cut(pieces, *array.load(pieces.chunks)) for array in self._arrays]
+        names = [name for array in self._arrays for name in array.names(pieces.chunks)]
+        kept = self._chunks.get_all(names)
+        found: list[Sequence[ChunkRows]] = []
+        width = len(pieces.chunks)
+        for array in self._arrays:
+            its = slice(len(found) * width, (len(found) + 1) * width)
+            chunks = kept[its]
+            num_decoded = array.complete(pieces.chunks, names[its], chunks)
+            found.append(array.cut(pieces, chunks, num_decoded))
+        return found
+
+
 class _NumericArray:
     """An array of numbers of one episode."""
 
@@ -174,41 +202,44 @@ class _NumericArray:
         self, files: _Files, table: ChunkTable, counter: KeyCounter, chunks: ByteCache
     ) -> None:
         self._files, self._table, self._counter, self._chunks = files, table, counter, chunks
-        self._layout, self._chunk_rows = table.layout, table.layout.chunk_rows
+        self._layout, self.chunk_rows = table.layout, table.layout.chunk_rows
         self._codec = ChunkCodec(table.layout)
         self._width = len(table.tails)
         # Where a chunk is no wider than a row, and no narrower, it needs no joining or trimming.
         self._is_joined = self._layout.chunk_shape[1:] != self._layout.row_shape
-        self._holds_nothing = math.prod(self._layout.row_shape) == 0
+        self._is_empty = math.prod(self._layout.row_shape) == 0
 
-    def parts(self, plan: ReadPlan) -> Sequence[ChunkRows]:
-        if self._holds_nothing:
-            rows = np.empty((plan.num_rows, *self._layout.row_shape), self._layout.dtype)
-            self._counter.add_read(len(rows), 0)
-            return [rows]
-        pieces = plan.pieces(self._chunk_rows)
-        load = self._kept_or_loaded if self._chunks.budget else self._load
-        chunks, num_decoded = load(pieces.chunks)
+    def cut(
+        self, pieces: ReadPieces, chunks: Sequence[ChunkRows], num_decoded: int
+    ) -> Sequence[ChunkRows]:
+        """Return the rows of a read, in parts, out of its chunks, of which so many were decoded."""
         parts = [chunks[place][start:stop] for place, start, stop in pieces.slices]
         self._counter.add_read(sum(map(len, parts)), num_decoded)
         return parts
 
-    def _kept_or_loaded(self, numbers: Sequence[int]) -> tuple[list[ChunkRows], int]:
-        """Return chunks, and how many of them were decoded; the others were kept."""
-        names = self._table.names(numbers)
-        chunks = self._chunks.get_all(names)
+    def names(self, numbers: Sequence[int]) -> Sequence[str | None]:
+        """Return what chunks are kept as; None for one that is not kept."""
+        return [None] * len(numbers) if self._is_empty else self._table.names(numbers)
+
+    def complete(
+        self, numbers: Sequence[int], names: Sequence[str | None], chunks: list[Any]
+    ) -> int:
+        """Put those chunks in a list that it lacks, and keep them; return how many were decoded."""
         missing = [place for place, chunk in enumerate(chunks) if chunk is None]
         if not missing:
-            return chunks, 0
-        loaded, num_decoded = self._load([numbers[place] for place in missing])
+            return 0
+        loaded, num_decoded = self.load([numbers[place] for place in missing])
         for place, chunk in zip(missing, loaded, strict=True):
-            chunks[place] = chunk
-            if names[place] is not None and isinstance(chunk, np.ndarray):
-                self._chunks.put(names[place], chunk, chunk.nbytes + ENTRY_BYTES)
-        return chunks, num_decoded
+            chunks[place], name = chunk, names[place]
+            if name is not None and isinstance(chunk, np.ndarray):
+                self._chunks.put(name, chunk, chunk.nbytes + ENTRY_BYTES)
+        return num_decoded
 
-    def _load(self, numbers: Sequence[int]) -> tuple[list[ChunkRows], int]:
+    def load(self, numbers: Sequence[int]) -> tuple[list[ChunkRows], int]:
         """Fetch and decode rows of chunks; return them, and how many chunks were decoded."""
+        if self._is_empty:
+            chunk = np.empty((self.chunk_rows, *self._layout.row_shape), self._layout.dtype)
+            return [chunk] * len(numbers), 0
         extents = self._table.find(numbers)
         # Each in memory of its own, as it may be kept.
         stored = dict(self._files.fetch(extents, None))
@@ -228,7 +259,7 @@ class _NumericArray:
 
     def _join(self, pieces: Sequence[ChunkRows]) -> ChunkRows:
         """Put the chunks of one row of chunks side by side."""
-        shape = (self._chunk_rows, *self._layout.row_shape)
+        shape = (self.chunk_rows, *self._layout.row_shape)
         joined = np.empty(shape, dtype=self._layout.dtype)
         for tail, piece in zip(self._table.tails, pieces, strict=True):
             inside = tuple(slice(0, one.stop - one.start) for one in tail.box)

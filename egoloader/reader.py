@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,36 +25,30 @@ from egoloader.plan import ReadPlan, Window
 from egoloader.store import CountingStore, EpisodeFolder, OnHole
 from egoloader.tally import with_tally
 
-__all__ = ["ArrayReader", "BytesReader", "GuardedReader", "Reader", "ReferenceReader", "join_rows"]
+__all__ = ["BytesReader", "GuardedReader", "ReadAlike", "Reader", "ReferenceReader", "join_rows"]
 
 #: The process that first read through zarr-python; a forked child finds its parent's here.
 _first_process: list[int] = []
 
 
-class ArrayReader(Protocol):
-    """Fetches the rows of a plan of one array; each call is one read."""
-
-    def parts(self, plan: ReadPlan) -> Sequence[ChunkRows]:
-        """Read the plan's groups.
-
-        Returns:
-            The rows of `Reader.read` in parts, which follow one another.
-
-        Raises:
-            ReadError: bytes that can't be turned into rows.
-        """
-        ...
+#: From a plan to the rows that it reads of each of some arrays; a read of each. The rows come in
+#: parts, which follow one another, and may not be written to.
+ReadAlike = Callable[[ReadPlan], Sequence[Sequence[ChunkRows]]]
 
 
-class BytesReader(ArrayReader, Protocol):
+class BytesReader(Protocol):
     """Fetches the rows of a plan of one array of bytes."""
 
-    def stream(self, plan: ReadPlan, arena: Arena) -> Iterable[tuple[int, Stored]]:
-        """Read the plan's groups, a request at a time.
+    def stream(self, plan: ReadPlan, arena: Arena | None) -> Iterable[tuple[int, Stored]]:
+        """Read the plan's groups, a request at a time: one read.
+
+        Args:
+            plan: of the read.
+            arena: where stored bytes go; else each row has memory of its own.
 
         Yields:
-            Each row once, in any order: its place in the read, and its bytes, which are good until
-            the next row is asked for.
+            Each row once, in any order: its place in the read, and its bytes; those in an arena are
+            good until the next row is asked for.
 
         Raises:
             ReadError: bytes that can't be turned into rows.

@@ -78,13 +78,20 @@ class SampleSettings:
                 raise SettingsError(f"transforms are callables, got {transform!r}")
 
 
+#: What an entry is cut out of: `numbers` of the dtype that they leave as, others that are `cast`,
+#: rows of `json`, `texts` of annotations, a `camera`, or nothing, where the array is `absent`.
+Source = Literal["numbers", "cast", "json", "texts", "camera", "absent"]
+
+
 class Entry(NamedTuple):
     """One entry of the keymap as one episode has it.
 
     Attributes:
         key: the sample's key.
         spec: the entry.
-        is_present: whether the episode has the array.
+        zarr_key: the array.
+        source: what it is cut out of.
+        number: of its cut, in the outline of what is read; -1 where nothing is.
         is_image: whether it is decoded into the memory of a batch.
         dtype: what its numbers leave as; None for rows of JSON.
         steps: the axis of steps that a sample keeps, (n,) or ().
@@ -93,7 +100,9 @@ class Entry(NamedTuple):
 
     key: str
     spec: KeySpec
-    is_present: bool
+    zarr_key: str
+    source: Source
+    number: int
     is_image: bool
     dtype: np.dtype[Any] | None
     steps: tuple[int, ...]
@@ -107,20 +116,24 @@ class Kind:
     Such episodes share the object.
 
     Attributes:
-        entries: of the keymap.
-        fields: of a sample; a camera's size is among them.
         outline: of what is read.
-        arrays: that are read, without cameras.
-        cameras: that are read.
+        arrays: that are read, without cameras: the number of the read, and those that it is of.
+        cameras: that are read, and the number of the read.
+        rows: the keymap's entries without cameras.
+        images: those of cameras.
+        masks: those that emit one.
         has_jpegs: whether images leave as they are stored.
+        fields: of a sample; none as long as the size of a camera is not known.
     """
 
-    entries: tuple[Entry, ...]
-    fields: tuple[Field, ...]
     outline: PlanOutline
-    arrays: tuple[str, ...]
-    cameras: tuple[str, ...]
+    arrays: tuple[tuple[int, tuple[str, ...]], ...]
+    cameras: tuple[tuple[str, int], ...]
+    rows: tuple[Entry, ...]
+    images: tuple[Entry, ...]
+    masks: tuple[Entry, ...]
     has_jpegs: bool
+    fields: tuple[Field, ...] = ()
 
 
 #: The kinds that this process holds, by what makes them differ.
@@ -135,6 +148,10 @@ class SampleMaker:
         keymap: what a sample holds.
         settings: how it is made.
 
+    Attributes:
+        cameras: those whose frames' size is known.
+        kind: of its samples; one of its own until the sizes of all cameras are known.
+
     Raises:
         MissingKeyError: an array that is not optional is missing.
         KeyMapError: an array is not what its entry takes it for.
@@ -143,25 +160,32 @@ class SampleMaker:
 
     def __init__(self, episode: ZarrEpisode, keymap: KeyMap, settings: SampleSettings) -> None:
         self.episode, self.keymap, self.settings = episode, keymap, settings
+        self.total_frames, self.fps = episode.total_frames, episode.fps
+        self.name, self.embodiment = episode.name, episode.embodiment
         self._binding = bind(episode, keymap, annotation_cutoff=settings.annotation_cutoff)
         self._entries = tuple(self._entry(key, spec) for key, spec in keymap.items())
-        cameras = {one.spec.zarr_key for one in self._entries if one.spec.is_camera}
-        arrays = self.outline.arrays
-        #: The arrays that are read: those that are no cameras, and those that are.
-        self.arrays = tuple(key for key in arrays if key not in cameras)
-        self.camera_keys = tuple(key for key in arrays if key in cameras)
-        #: The cameras whose frames' size is known.
         self.cameras: dict[str, Camera] = {}
-        #: What its samples are; None until the sizes of all cameras are known.
-        self.kind: Kind | None = None
+        self.kind = self._unlearned()
+
+    def _unlearned(self) -> Kind:
+        outline, images = self._binding.outline, [e for e in self._entries if e.spec.is_camera]
+        cameras = {entry.zarr_key for entry in images}
+        alike: dict[int, list[str]] = {}
+        for key, read in outline.arrays.items():
+            if key not in cameras:
+                alike.setdefault(read, []).append(key)
+        return Kind(
+            outline,
+            tuple((read, tuple(keys)) for read, keys in alike.items()),
+            tuple((key, read) for key, read in outline.arrays.items() if key in cameras),
+            tuple(entry for entry in self._entries if not entry.spec.is_camera),
+            tuple(images),
+            tuple(entry for entry in self._entries if entry.mask is not None),
+            self.settings.image_dtype == "jpeg",
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return SampleMaker, (self.episode, self.keymap, self.settings)
-
-    @property
-    def outline(self) -> PlanOutline:
-        """The outline of what is read."""
-        return self._binding.outline
 
     def step_times(self, key: str) -> npt.NDArray[np.float64]:
         """Return the steps of an entry's window in seconds relative to the current frame: (n,)."""
@@ -169,13 +193,13 @@ class SampleMaker:
 
     def plan(self, frames: IntArray) -> BatchPlan:
         """Plan the reads of B frames, (B,) int64, each in [0, total_frames)."""
-        totals, numbers = np.array([self.episode.total_frames]), np.zeros_like(frames)
+        totals, numbers = np.array([self.total_frames]), np.zeros(len(frames), np.int64)
         ends = self.cut_ends(frames) if self.settings.annotation_cutoff else None
-        return plan_batch(self.outline, frames, numbers, totals, ends)
+        return plan_batch(self._binding.outline, frames, numbers, totals, ends)
 
     def cut_ends(self, frames: IntArray) -> IntArray:
         """Return where annotations cut windows off at B frames: (B,) int64."""
-        return cut_ends(self.episode.annotations(), frames, self.episode.total_frames)
+        return cut_ends(self.episode.annotations(), frames, self.total_frames)
 
     def learn(self, plan: BatchPlan, stored: Mapping[str, ChunkRows]) -> Kind:
         """Return what the samples are; where nothing declares a camera's size, its frame sets it.
@@ -184,23 +208,23 @@ class SampleMaker:
             plan: of any frames.
             stored: per camera, what its read returned.
         """
-        for entry in self._entries:
-            zarr_key = entry.spec.zarr_key
-            if entry.spec.is_camera and entry.is_present and zarr_key not in self.cameras:
+        for entry in self.kind.images:
+            zarr_key = entry.zarr_key
+            if entry.source == "camera" and zarr_key not in self.cameras:
                 place, row = int(plan.places(entry.key).flat[0]), int(plan.rows(entry.key).flat[0])
                 size = self._stored_size(entry.spec, row, bytes(stored[zarr_key][place]))
-                self.cameras[zarr_key] = Camera(self.episode.name, zarr_key, size)
-        stored_types = [(key, self.episode.layout(key)) for key in self.arrays]
-        fields = self._fields()
+                self.cameras[zarr_key] = Camera(self.name, zarr_key, size)
+        made = dataclasses.replace(self.kind, fields=self._fields())
+        arrays = [key for _, keys in made.arrays for key in keys]
+        layouts = [self.episode.layout(key) for key in arrays]
         identity = (
+            made.outline.identity,
+            tuple(arrays),
+            tuple((layout.dtype, layout.row_shape) for layout in layouts),
             self._entries,
-            fields,
-            self.outline.identity,
-            tuple((key, layout.dtype, layout.row_shape) for key, layout in stored_types),
-            dataclasses.replace(self.settings, transforms=()),
+            made.has_jpegs,
+            made.fields,
         )
-        has_jpegs = self.settings.image_dtype == "jpeg"
-        made = Kind(self._entries, fields, self.outline, self.arrays, self.camera_keys, has_jpegs)
         self.kind = _KINDS.setdefault(identity, made)
         return self.kind
 
@@ -224,22 +248,38 @@ class SampleMaker:
         return sample
 
     def _entry(self, key: str, spec: KeySpec) -> Entry:
-        is_present = key in self.outline.entries
+        dtype, source = self._source(key, spec)
         is_loose = self.settings.image_dtype == "jpeg" or self.settings.mixed_sizes == "list"
-        dtype: np.dtype[Any] | None = np.dtype(spec.dtype or np.float32)
-        if spec.is_camera:
-            dtype = np.dtype(
-                np.uint8 if self.settings.image_dtype == "jpeg" else self.settings.image_dtype
-            )
-        elif is_present:
-            stored = self.episode.layout(spec.zarr_key).dtype
-            dtype = None if stored is None else output_dtype(spec, stored)
-        elif spec.shape is None:
-            dtype = None
-        mask = f"{key}_is_pad" if spec.emits_mask else None
         window = self._binding.steps.get(key)
-        steps = (len(window.offsets),) if window is not None and window.has_time_axis else ()
-        return Entry(key, spec, is_present, spec.is_camera and not is_loose, dtype, steps, mask)
+        return Entry(
+            key,
+            spec,
+            spec.zarr_key,
+            source,
+            self._binding.outline.entries.get(key, -1),
+            spec.is_camera and not is_loose,
+            dtype,
+            (len(window.offsets),) if window is not None and window.has_time_axis else (),
+            f"{key}_is_pad" if spec.emits_mask else None,
+        )
+
+    def _source(self, key: str, spec: KeySpec) -> tuple[np.dtype[Any] | None, Source]:
+        """Return what an entry leaves as, and what it is cut out of."""
+        is_present = key in self._binding.outline.entries
+        if spec.is_annotation:
+            return None, "texts"
+        if spec.is_camera:
+            is_float = self.settings.image_dtype == "float32"
+            return np.dtype(
+                np.float32 if is_float else np.uint8
+            ), "camera" if is_present else "absent"
+        if not is_present:
+            return None if spec.shape is None else np.dtype(spec.dtype or np.float32), "absent"
+        stored = self.episode.layout(spec.zarr_key).dtype
+        if stored is None:
+            return None, "json"
+        dtype = output_dtype(spec, stored)
+        return dtype, "numbers" if dtype == stored else "cast"
 
     def _fields(self) -> tuple[Field, ...]:
         fields: list[Field] = []
@@ -257,9 +297,9 @@ class SampleMaker:
             return Field(key, is_image=self.settings.image_dtype != "jpeg")
         if spec.is_annotation or entry.dtype is None:
             return Field(key)
-        layout = self.episode.layout(spec.zarr_key) if entry.is_present else None
-        row_shape = (spec.shape or ()) if layout is None else layout.row_shape
-        return Field(key, (*entry.steps, *row_shape), entry.dtype)
+        is_absent = entry.source == "absent"
+        row_shape = spec.shape if is_absent else self.episode.layout(spec.zarr_key).row_shape
+        return Field(key, (*entry.steps, *(row_shape or ())), entry.dtype)
 
     def image_shape(self, entry: Entry) -> tuple[int, ...]:
         """Return the shape of a camera entry's images in a sample: (H, W, 3) or (n, H, W, 3)."""

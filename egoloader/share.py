@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,20 +40,21 @@ class Share(NamedTuple):
         Raises:
             EpisodeError: a read failed; names episode and key.
         """
-        first = self.makers[0]
+        kind = self.makers[0].kind
         try:
-            totals = np.array([maker.episode.total_frames for maker in self.makers])
+            totals = np.array([maker.total_frames for maker in self.makers])
             ends = self._cut_ends()
-            plan = plan_batch(first.outline, self.frames, self.numbers, totals, ends)
-            stored, kind = self._read(plan, first.arrays), first.kind
-            if kind is None:
-                stored |= self._read(plan, first.camera_keys)
-                kind = first.learn(plan, stored)
+            plan = plan_batch(kind.outline, self.frames, self.numbers, totals, ends)
+            stored = self._read(plan, kind.arrays)
+            if not kind.fields:
+                frames = self._read(plan, [(read, (key,)) for key, read in kind.cameras])
+                stored |= frames
+                kind = self.makers[0].learn(plan, frames)
         except (EgoloaderError, Warning):
             raise
         except Exception as error:
             raise self.failure(error) from error
-        names = [maker.episode.name for maker in self.makers]
+        names = [maker.name for maker in self.makers]
         return Fetched(self, kind, plan, stored, [names[n] for n in self.numbers.tolist()])
 
     def _cut_ends(self) -> IntArray | None:
@@ -66,19 +67,22 @@ class Share(NamedTuple):
             ends[is_its] = maker.cut_ends(self.frames[is_its])
         return ends
 
-    def _read(self, plan: BatchPlan, keys: tuple[str, ...]) -> dict[str, ChunkRows]:
+    def _read(
+        self, plan: BatchPlan, arrays: Sequence[tuple[int, tuple[str, ...]]]
+    ) -> dict[str, ChunkRows]:
         """Read arrays whole; return what the episodes' reads returned, one behind the other."""
-        numbers = [self.makers[0].outline.arrays[key] for key in keys]
-        parts: list[list[ChunkRows]] = [[] for _ in keys]
-        for maker, reads in zip(self.makers, plan.episodes, strict=True):
-            readers = maker.episode.readers(keys)
-            for found, reader, number in zip(parts, readers, numbers, strict=True):
-                found += reader.parts(reads[number])
-        return {key: join_rows(found) for key, found in zip(keys, parts, strict=True)}
+        stored: dict[str, ChunkRows] = {}
+        for read, keys in arrays:
+            parts: list[list[ChunkRows]] = [[] for _ in keys]
+            for maker, reads in zip(self.makers, plan.episodes, strict=True):
+                for one, more in zip(parts, maker.episode.reader(keys)(reads[read]), strict=True):
+                    one += more
+            stored |= zip(keys, map(join_rows, parts), strict=True)
+        return stored
 
     def failure(self, error: Exception) -> SampleError:
         """Return the error for one that nothing foresees."""
-        names = [maker.episode.name for maker in self.makers]
+        names = [maker.name for maker in self.makers]
         return SampleError(
             f"making samples of frames {self.frames.tolist()[:8]} failed: {error!r}",
             episode=", ".join(names[:8]),
@@ -112,12 +116,11 @@ def divide(makers: Sequence[SampleMaker], numbers: IntArray, frames: IntArray) -
         numbers: (B,) int64, which of them makes each sample; each makes one at least.
         frames: (B,) int64.
     """
-    members: dict[Any, list[int]] = {}
-    for number, maker in enumerate(makers):
-        # What is not known yet may be of no other one's kind.
-        members.setdefault(maker.kind or maker, []).append(number)
-    if len(members) == 1:
+    if len({maker.kind for maker in makers}) == 1:
         return [Share(makers, numbers, frames, range(len(frames)))]
+    members: dict[Kind, list[int]] = {}
+    for number, maker in enumerate(makers):
+        members.setdefault(maker.kind, []).append(number)
     shares = []
     for its in members.values():
         renumbered = np.full(len(makers), -1)

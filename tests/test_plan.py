@@ -195,11 +195,9 @@ def test_a_batch_plan_equals_the_plan_of_all_its_rows(
     for key, entry in entries.items():
         assert plan.rows(key).tolist() == rows[key].tolist()
         assert plan.is_pad(key).tolist() == entry_pads(entry.steps, frames, ends).tolist()
-        places, line = plan.places(key), plan.line(key)
+        places, line = plan.places(key), plan.lines[outline.entries[key]]
         for n, at, found in zip(numbers, places, rows[key], strict=True):
             held = [returned[entry.zarr_key][place] for place in np.atleast_1d(at)]
             assert held == [(n, row) for row in np.atleast_1d(found)]
         if line is not None:
-            assert (
-                np.arange(len(returned[entry.zarr_key]))[None][:, line].tolist() == places.tolist()
-            )
+            assert np.arange(len(returned[entry.zarr_key]))[None, line].tolist() == places.tolist()
