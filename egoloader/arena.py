@@ -8,8 +8,6 @@ caches, too, so one frame's bytes go where the last one's were.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -51,15 +49,21 @@ class Arena:
 _free: deque[Arena] = deque(maxlen=16)
 
 
-@contextmanager
-def lent_arena() -> Iterator[Arena]:
-    """Lend out an arena that nobody else has."""
-    try:
-        arena = _free.pop()
-    except IndexError:
-        arena = Arena()
-    try:
-        yield arena
-    finally:
-        arena.trim()
-        _free.append(arena)
+class _Loan:
+    """An arena while it is lent out."""
+
+    def __enter__(self) -> Arena:
+        try:
+            self._arena = _free.pop()
+        except IndexError:
+            self._arena = Arena()
+        return self._arena
+
+    def __exit__(self, *_: object) -> None:
+        self._arena.trim()
+        _free.append(self._arena)
+
+
+def lent_arena() -> _Loan:
+    """Lend out an arena that nobody else has, within a `with` block."""
+    return _Loan()

@@ -74,24 +74,20 @@ class ChunkTable:
         self._folder, self._key, self.layout = folder, key, layout
         self._cache, self._on_hole = cache, on_hole
         self._has_every_chunk = has_every_chunk
-        self._is_shard = layout.shard_shape is not None
+        #: Whether chunks lie in shards, so that their names stay.
+        self.is_shard = layout.shard_shape is not None
         per_shard = layout.chunks_per_shard if math.prod(layout.shape) else (1,)
         self._shard_chunks, self._row_entries = per_shard[0], math.prod(per_shard[1:])
         self._shards: dict[_Place, _Shard] = {}
-        self._names: dict[int, str] = {}  # of chunks in shards
         #: The chunks of one row of chunks, in C order.
         self.tails = _tails(layout, per_shard[1:])
 
-    def names(self, row_chunks: Iterable[int]) -> list[str | None]:
-        """Return what tells rows of chunks from all others; None where a file of one is missing.
+    def name(self, row_chunk: int) -> str | None:
+        """Return what tells a row of chunks from all others; None where a file of it is missing.
 
         Files are told by path and signature: a shard's is taken when it is first asked for, as its
         index is, and stays.
         """
-        known = self._names
-        return [known.get(number) or self._name(number) for number in row_chunks]
-
-    def _name(self, row_chunk: int) -> str | None:
         files: list[str] = []
         shard_number = row_chunk // self._shard_chunks
         for tail in self.tails:
@@ -101,10 +97,7 @@ class ChunkTable:
                 return None
             files.append(shard.name)
         # No path holds a zero, so no two names are spelt alike.
-        name = "\0".join([str(row_chunk), *files])
-        if self._is_shard:
-            self._names[row_chunk] = name
-        return name
+        return "\0".join([str(row_chunk), *files])
 
     def find(self, row_chunks: Iterable[int]) -> list[Extent | None]:
         """Return where chunks lie; None for one of fill values.
@@ -119,7 +112,7 @@ class ChunkTable:
             MissingChunkError: what `on_hole` makes of a chunk that is not stored.
             ReadError: a shard is cut short, its index is broken, or it is another file than before.
         """
-        if not self._is_shard:
+        if not self.is_shard:
             self._folder.check_unchanged(self._key)
             return [self._whole(number, tail) for number in row_chunks for tail in self.tails]
         found: list[Extent | None] = []
@@ -169,7 +162,7 @@ class ChunkTable:
             return None
         name = "\0".join([self._folder.full_path(path), *map(str, signature)])
         shard = _Shard(path, signature, name)
-        if self._is_shard:
+        if self.is_shard:
             self._shards[place] = shard
         return shard
 

@@ -115,15 +115,14 @@ def _cut_context(fetched: Fetched, columns: dict[str, Column]) -> None:
     makers, numbers, frames, _ = fetched.share
     rates = np.array([maker.fps for maker in makers]).take(numbers)
     bodies = [maker.embodiment for maker in makers]
-    times: Any = frames / rates
-    if TIMESTAMP in fetched.stored:
-        times = np.asarray(fetched.stored[TIMESTAMP])[fetched.plan.places(TIMESTAMP)]
-        times = times.reshape(len(frames)).astype(np.float64, copy=False)
     columns["fps"] = rates.astype(np.float32)
     columns["embodiment"] = [bodies[number] for number in numbers.tolist()]
     columns["episode"] = fetched.names
     columns["frame_index"] = frames.copy()
-    columns["timestamp"] = times
+    columns["timestamp"] = frames / rates
+    if TIMESTAMP in fetched.stored:
+        times = np.asarray(fetched.stored[TIMESTAMP])[fetched.plan.places(TIMESTAMP)]
+        columns["timestamp"] = times.reshape(len(frames)).astype(np.float64)
 
 
 _CUTS: Mapping[str, Callable[[Entry, Fetched, Allocate], Column]] = {

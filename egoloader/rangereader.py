@@ -177,22 +177,47 @@ class _NumericArrays:
     def __init__(self, arrays: Sequence[_NumericArray], chunks: ByteCache) -> None:
         self._arrays, self._chunks = arrays, chunks
         self._chunk_rows = arrays[0].chunk_rows
+        self._keeps_names = all(array.has_fixed_names for array in arrays)
+        self._names: dict[int, list[str | None]] = {}
 
     def read(self, plan: ReadPlan) -> Sequence[Sequence[ChunkRows]]:
         """Read the plan's groups of each array; see `ReadAlike`."""
-        pieces = plan.pieces(self._chunk_rows)
-        if not self._chunks.budget:
-            return [array.cut(pieces, *array.load(pieces.chunks)) for array in self._arrays]
-        names = [name for array in self._arrays for name in array.names(pieces.chunks)]
-        kept = self._chunks.get_all(names)
-        found: list[Sequence[ChunkRows]] = []
-        width = len(pieces.chunks)
-        for array in self._arrays:
-            its = slice(len(found) * width, (len(found) + 1) * width)
-            chunks = kept[its]
-            num_decoded = array.complete(pieces.chunks, names[its], chunks)
-            found.append(array.cut(pieces, chunks, num_decoded))
+        numbers, slices = plan.pieces(self._chunk_rows)
+        if self._chunks.budget:
+            chunks, num_decoded = self._kept_or_loaded(numbers)
+        else:
+            loaded = [array.load(numbers) for array in self._arrays]
+            chunks, num_decoded = [one for one, _ in loaded], [count for _, count in loaded]
+        found = []
+        for array, its, count in zip(self._arrays, chunks, num_decoded, strict=True):
+            parts = [its[place][start:stop] for place, start, stop in slices]
+            array.counter.add_read(sum(map(len, parts)), count)
+            found.append(parts)
         return found
+
+    def _kept_or_loaded(
+        self, numbers: Sequence[int]
+    ) -> tuple[Sequence[list[ChunkRows]], Sequence[int]]:
+        """Return each array's chunks, and how many of them were decoded; the others were kept."""
+        names: list[str | None] = []
+        for number in numbers:
+            names += self._names.get(number) or self._find_names(number)
+        kept, has_all = self._chunks.get_all(names)
+        width = len(self._arrays)
+        chunks = [kept[place::width] for place in range(width)]
+        if has_all:
+            return chunks, [0] * width
+        return chunks, [
+            array.complete(numbers, names[place::width], its)
+            for place, (array, its) in enumerate(zip(self._arrays, chunks, strict=True))
+        ]
+
+    def _find_names(self, number: int) -> list[str | None]:
+        """Return what a chunk of each array is kept as; None for one that is not."""
+        names = [array.name(number) for array in self._arrays]
+        if self._keeps_names and None not in names:
+            self._names[number] = names
+        return names
 
 
 class _NumericArray:
@@ -201,7 +226,7 @@ class _NumericArray:
     def __init__(
         self, files: _Files, table: ChunkTable, counter: KeyCounter, chunks: ByteCache
     ) -> None:
-        self._files, self._table, self._counter, self._chunks = files, table, counter, chunks
+        self._files, self._table, self.counter, self._chunks = files, table, counter, chunks
         self._layout, self.chunk_rows = table.layout, table.layout.chunk_rows
         self._codec = ChunkCodec(table.layout)
         self._width = len(table.tails)
@@ -209,17 +234,14 @@ class _NumericArray:
         self._is_joined = self._layout.chunk_shape[1:] != self._layout.row_shape
         self._is_empty = math.prod(self._layout.row_shape) == 0
 
-    def cut(
-        self, pieces: ReadPieces, chunks: Sequence[ChunkRows], num_decoded: int
-    ) -> Sequence[ChunkRows]:
-        """Return the rows of a read, in parts, out of its chunks, of which so many were decoded."""
-        parts = [chunks[place][start:stop] for place, start, stop in pieces.slices]
-        self._counter.add_read(sum(map(len, parts)), num_decoded)
-        return parts
+    @property
+    def has_fixed_names(self) -> bool:
+        """Whether a chunk is kept under the same name as long as the array is open."""
+        return self._table.is_shard
 
-    def names(self, numbers: Sequence[int]) -> Sequence[str | None]:
-        """Return what chunks are kept as; None for one that is not kept."""
-        return [None] * len(numbers) if self._is_empty else self._table.names(numbers)
+    def name(self, number: int) -> str | None:
+        """Return what a chunk is kept as; None for one that is not kept."""
+        return None if self._is_empty else self._table.name(number)
 
     def complete(
         self, numbers: Sequence[int], names: Sequence[str | None], chunks: list[Any]

@@ -73,11 +73,12 @@ class Share(NamedTuple):
         """Read arrays whole; return what the episodes' reads returned, one behind the other."""
         stored: dict[str, ChunkRows] = {}
         for read, keys in arrays:
-            parts: list[list[ChunkRows]] = [[] for _ in keys]
-            for maker, reads in zip(self.makers, plan.episodes, strict=True):
-                for one, more in zip(parts, maker.episode.reader(keys)(reads[read]), strict=True):
-                    one += more
-            stored |= zip(keys, map(join_rows, parts), strict=True)
+            found = [
+                maker.episode.reader(keys)(reads[read])
+                for maker, reads in zip(self.makers, plan.episodes, strict=True)
+            ]
+            for number, key in enumerate(keys):
+                stored[key] = join_rows([part for parts in found for part in parts[number]])
         return stored
 
     def failure(self, error: Exception) -> SampleError:
