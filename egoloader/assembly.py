@@ -75,7 +75,7 @@ def _fill_kinds(
         within = {place: number for number, place in enumerate(places)}
         alike = []
         for one in members:
-            its = range(size) if len(members) == 1 else [within[n] for n in one.share.places]
+            its = [within[place] for place in one.share.places]
             alike.append(one._replace(share=one.share._replace(places=its)))
         batch = _fill(alike, len(places), allocate, arena)
         for place, sample in zip(places, batch, strict=True):
@@ -85,10 +85,8 @@ def _fill_kinds(
 
 def _fill(fetched: Sequence[Fetched], size: int, allocate: Allocate, arena: Arena) -> Batch:
     """Fill the memory of a batch whose samples all have the same fields."""
-    fields = fetched[0].kind.fields
-    images = {
-        field.key: allocate_column(field, size, allocate) for field in fields if field.has_pixels
-    }
+    fields, pixels = fetched[0].kind.fields, fetched[0].kind.pixels
+    images = {field.key: allocate_column(field, size, allocate) for field in pixels}
     # One share is the whole batch, in order.
     memory = allocate if len(fetched) == 1 else fresh_memory
     cuts = [{**cut_columns(one, memory), **fill_images(one, images, arena)} for one in fetched]

@@ -126,8 +126,10 @@ class Batch(Sequence[Sample]):
             values: Any = self._columns[field.key]
             if field.dtype is None:
                 sample[field.key] = values[index]
+            elif field.is_image:
+                sample[field.key] = _tensor(field, values[index])
             else:
-                sample[field.key] = _tensor(field, values[index, ...])
+                sample[field.key] = torch.from_numpy(values[index, ...])
         return sample
 
 

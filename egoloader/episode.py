@@ -397,8 +397,11 @@ class _ProcessState:
         if all(one.kind == "numeric" and not unread_reason(one) for one in layouts.values()):
             return self._ranges.open_numbers(layouts)
 
+        # Without a reference to this object, which is to hold what is returned.
+        chosen = [(self._reader(one), key, one) for key, one in layouts.items()]
+
         def read(plan: ReadPlan) -> Sequence[Sequence[ChunkRows]]:
-            return [[self._reader(one).read(key, one, plan)] for key, one in layouts.items()]
+            return [[reader.read(key, layout, plan)] for reader, key, layout in chosen]
 
         return read
 

@@ -124,6 +124,7 @@ class Kind:
         masks: those that emit one.
         has_jpegs: whether images leave as they are stored.
         fields: of a sample; none as long as the size of a camera is not known.
+        pixels: those of them that are decoded into a batch's own memory.
     """
 
     outline: PlanOutline
@@ -134,6 +135,7 @@ class Kind:
     masks: tuple[Entry, ...]
     has_jpegs: bool
     fields: tuple[Field, ...] = ()
+    pixels: tuple[Field, ...] = ()
 
 
 #: The kinds that this process holds, by what makes them differ.
@@ -214,7 +216,9 @@ class SampleMaker:
                 place, row = int(plan.places(entry.key).flat[0]), int(plan.rows(entry.key).flat[0])
                 size = self._stored_size(entry.spec, row, bytes(stored[zarr_key][place]))
                 self.cameras[zarr_key] = Camera(self.name, zarr_key, size)
-        made = dataclasses.replace(self.kind, fields=self._fields())
+        fields = self._fields()
+        pixels = tuple(field for field in fields if field.has_pixels)
+        made = dataclasses.replace(self.kind, fields=fields, pixels=pixels)
         arrays = [key for _, keys in made.arrays for key in keys]
         layouts = [self.episode.layout(key) for key in arrays]
         identity = (
