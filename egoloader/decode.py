@@ -54,7 +54,7 @@ def jpeg_head(data: bytes | memoryview) -> bytes:
     while at + 4 <= min(len(data), _LONGEST_HEAD) and data[at] == 0xFF:
         marker, at = data[at + 1], at + 2 + (data[at + 2] << 8 | data[at + 3])
         if marker == _START_OF_SCAN:
-            return bytes(data[:at])
+            return bytes(data[:at]) if at <= len(data) else b""
     return b""
 
 
