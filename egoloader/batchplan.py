@@ -92,12 +92,8 @@ def plan_batch(
         cut_ends: (B,) int64, where cut windows end: one past the last row that they may take; None
             where all of them end with the episode.
     """
-    fixed = outline.fixed
-    if (
-        fixed is not None
-        and len(frames) == 1
-        and fixed.is_inside(frames.item(), total_frames.item())
-    ):
+    fixed = outline.fixed if len(frames) == 1 else None
+    if fixed is not None and fixed.is_inside(frames.item(), total_frames.item()):
         return _plan_one(outline, fixed, frames)
     episode_ends = total_frames.take(numbers)
     first, left = int(frames.min()), int((episode_ends - frames).min())
@@ -111,16 +107,14 @@ def plan_batch(
         rows.append(inside_rows(steps, frames) if end is None else entry_rows(steps, frames, end))
         runs.append(inside_runs(steps, frames) if end is None else entry_runs(steps, frames, end))
         ends.append(end)
-    longest = int(total_frames.max())
     reads = [
-        _JointRead([runs[window] for window in windows], numbers, longest, chunk_rows)
+        _JointRead([runs[window] for window in windows], numbers, total_frames, chunk_rows)
         for windows, chunk_rows in outline.reads
     ]
     places = [reads[read].locate(rows[window]) for window, read in outline.cuts]
     plans = [read.plans(len(total_frames)) for read in reads]
     episodes = [[plan[number] for plan in plans] for number in range(len(total_frames))]
-    lines = [None] * len(places)
-    return BatchPlan(outline, frames, ends, rows, places, lines, episodes)
+    return BatchPlan(outline, frames, ends, rows, places, [None] * len(places), episodes)
 
 
 class _JointRead:
@@ -131,7 +125,7 @@ class _JointRead:
     Args:
         runs: starts and stops, (B, r) int64 each, of the rows that are needed.
         numbers: (B,) int64, the number of each frame's episode.
-        longest: real frames of the longest episode.
+        total_frames: (E,) int64, the episodes' real frames.
         chunk_rows: rows of one decoded chunk.
     """
 
@@ -139,10 +133,10 @@ class _JointRead:
         self,
         runs: Sequence[tuple[IntArray, IntArray]],
         numbers: IntArray,
-        longest: int,
+        total_frames: IntArray,
         chunk_rows: int,
     ) -> None:
-        self._span = (longest // chunk_rows + 2) * chunk_rows
+        self._span = (int(total_frames.max()) // chunk_rows + 2) * chunk_rows
         self._bases = (numbers * self._span)[:, None]
         starts = np.concatenate([self._bases + starts for starts, _ in runs], axis=None)
         stops = np.concatenate([self._bases + stops for _, stops in runs], axis=None)

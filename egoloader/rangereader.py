@@ -15,7 +15,6 @@ from egoloader.chunktable import ChunkTable, Extent
 from egoloader.counts import KeyCounter, ReadCounts
 from egoloader.decompression import Stored
 from egoloader.errors import ReadError
-from egoloader.files import StoredFile
 from egoloader.guard import ChunkGuard
 from egoloader.layout import ArrayLayout
 from egoloader.plan import ReadPieces, ReadPlan
@@ -89,29 +88,47 @@ class _Files:
     def __init__(self, folder: EpisodeFolder, key: str, limits: MergeLimits) -> None:
         self._folder, self._key, self._limits = folder, key, limits
 
-    def fetch(
+    def fetch(self, extents: Sequence[Extent | None]) -> list[Stored | None]:
+        """Return the stored bytes of each extent, in memory that may be kept."""
+        if len(extents) == 1 and extents[0] is not None:
+            return [self._request(extents[0], None)]
+        stored: list[Stored | None] = [None] * len(extents)
+        for extent, members in self._requests(extents):
+            data = self._request(extent, None)
+            for place, low, high in members:
+                stored[place] = data[low:high]
+        return stored
+
+    def stream(
         self, extents: Sequence[Extent | None], arena: Arena | None
     ) -> Iterator[tuple[int, Stored]]:
-        """Yield the places of the extents, and the bytes that are stored there.
+        """Yield the place of each extent, and the bytes that are stored there.
 
         Those of an arena are good until the next are asked for.
         """
+        for extent, members in self._requests(extents):
+            data = self._request(extent, arena)
+            for place, low, high in members:
+                yield place, data[low:high]
+
+    def _requests(
+        self, extents: Sequence[Extent | None]
+    ) -> Iterable[tuple[Extent, Sequence[tuple[int, int, int]]]]:
+        """Return what to ask for: the place of each extent in it, its first byte, and its last."""
         if len(extents) == 1 and extents[0] is not None:
-            yield 0, self._request(*extents[0], arena)
-            return
+            return ((extents[0], ((0, 0, extents[0].stop - extents[0].start),)),)
+        requests = []
         for places in _by_file(extents):
             found: list[Any] = [extents[place] for place in places]
             path, file, _, _ = found[0]
             ranges = [(start, stop) for _, _, start, stop in found]
             for start, stop, members in merge_ranges(ranges, self._limits):
-                data = self._request(path, file, start, stop, arena)
-                for member in members:
-                    low, high = ranges[member]
-                    yield places[member], data[low - start : high - start]
+                its = [(places[n], ranges[n][0] - start, ranges[n][1] - start) for n in members]
+                requests.append((Extent(path, file, start, stop), its))
+        return requests
 
-    def _request(
-        self, path: str, file: StoredFile | None, start: int, stop: int, arena: Arena | None
-    ) -> Stored:
+    def _request(self, extent: Extent, arena: Arena | None) -> Stored:
+        path, file, start, stop = extent
         # A shard is asked again and again; a chunk's own file is read whole and let go.
         opened = file or self._folder.open_file(self._key, path, None)
         if opened is None:
@@ -160,7 +177,7 @@ class _BytesArray:
         for place, extent in enumerate(extents):
             if extent is None:
                 yield place, self._codec.filled(), False
-        for place, data in self._files.fetch(extents, arena):
+        for place, data in self._files.stream(extents, arena):
             try:
                 rows = self._codec.decode(data)
             except Exception as error:  # whatever a decompressor raises
@@ -184,32 +201,28 @@ class _NumericArrays:
         """Read the plan's groups of each array; see `ReadAlike`."""
         numbers, slices = plan.pieces(self._chunk_rows)
         if self._chunks.budget:
-            chunks, num_decoded = self._kept_or_loaded(numbers)
+            chunks = self._kept_or_loaded(numbers)
         else:
-            loaded = [array.load(numbers) for array in self._arrays]
-            chunks, num_decoded = [one for one, _ in loaded], [count for _, count in loaded]
+            chunks = [array.load(numbers) for array in self._arrays]
         found = []
-        for array, its, count in zip(self._arrays, chunks, num_decoded, strict=True):
+        for array, (its, num_decoded) in zip(self._arrays, chunks, strict=True):
             parts = [its[place][start:stop] for place, start, stop in slices]
-            array.counter.add_read(sum(map(len, parts)), count)
+            array.counter.add_read(sum(map(len, parts)), num_decoded)
             found.append(parts)
         return found
 
-    def _kept_or_loaded(
-        self, numbers: Sequence[int]
-    ) -> tuple[Sequence[list[ChunkRows]], Sequence[int]]:
+    def _kept_or_loaded(self, numbers: Sequence[int]) -> list[tuple[list[ChunkRows], int]]:
         """Return each array's chunks, and how many of them were decoded; the others were kept."""
         names: list[str | None] = []
         for number in numbers:
             names += self._names.get(number) or self._find_names(number)
         kept, has_all = self._chunks.get_all(names)
         width = len(self._arrays)
-        chunks = [kept[place::width] for place in range(width)]
         if has_all:
-            return chunks, [0] * width
-        return chunks, [
-            array.complete(numbers, names[place::width], its)
-            for place, (array, its) in enumerate(zip(self._arrays, chunks, strict=True))
+            return [(kept[place::width], 0) for place in range(width)]
+        return [
+            array.complete(numbers, names[place::width], kept[place::width])
+            for place, array in enumerate(self._arrays)
         ]
 
     def _find_names(self, number: int) -> list[str | None]:
@@ -245,17 +258,17 @@ class _NumericArray:
 
     def complete(
         self, numbers: Sequence[int], names: Sequence[str | None], chunks: list[Any]
-    ) -> int:
-        """Put those chunks in a list that it lacks, and keep them; return how many were decoded."""
+    ) -> tuple[list[ChunkRows], int]:
+        """Add the chunks that are None and keep them; return all, and how many were decoded."""
         missing = [place for place, chunk in enumerate(chunks) if chunk is None]
         if not missing:
-            return 0
+            return chunks, 0
         loaded, num_decoded = self.load([numbers[place] for place in missing])
         for place, chunk in zip(missing, loaded, strict=True):
             chunks[place], name = chunk, names[place]
             if name is not None and isinstance(chunk, np.ndarray):
                 self._chunks.put(name, chunk, chunk.nbytes + ENTRY_BYTES)
-        return num_decoded
+        return chunks, num_decoded
 
     def load(self, numbers: Sequence[int]) -> tuple[list[ChunkRows], int]:
         """Fetch and decode rows of chunks; return them, and how many chunks were decoded."""
@@ -264,12 +277,13 @@ class _NumericArray:
             return [chunk] * len(numbers), 0
         extents = self._table.find(numbers)
         # Each in memory of its own, as it may be kept.
-        stored = dict(self._files.fetch(extents, None))
-        pieces = [self._decode(extent, stored.get(n)) for n, extent in enumerate(extents)]
+        stored = self._files.fetch(extents)
+        pieces = list(map(self._decode, extents, stored))
+        num_decoded = len(stored) - stored.count(None)
         if not self._is_joined:
-            return pieces, len(stored)
+            return pieces, num_decoded
         starts = range(0, len(pieces), self._width)
-        return [self._join(pieces[at : at + self._width]) for at in starts], len(stored)
+        return [self._join(pieces[at : at + self._width]) for at in starts], num_decoded
 
     def _decode(self, extent: Extent | None, data: Stored | None) -> ChunkRows:
         if data is None:
