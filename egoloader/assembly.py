@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from egoloader.arena import lent_arena
+from egoloader.arena import Arena, lent_arena
 from egoloader.batch import Allocate, Batch, Column, Field, Sample, allocate_column
+from egoloader.cuts import cut_columns
 from egoloader.frameindex import Marks, marks_of
-from egoloader.sample import Fetched, SampleMaker
+from egoloader.images import fill_images
+from egoloader.sample import SampleMaker
+from egoloader.share import Fetched, divide
 
-__all__ = ["Part", "fresh_memory", "make_batch", "make_sample"]
+__all__ = ["fresh_memory", "make_batch", "make_sample"]
 
 IntArray = npt.NDArray[np.int64]
-
-
-class Part(NamedTuple):
-    """What a batch takes from one episode.
-
-    Attributes:
-        maker: of the episode's samples.
-        frames: (b,) int64 frame indices; repeats are allowed.
-        places: (b,), where their samples stand in the batch.
-        marks: what the sampler knows of them.
-    """
-
-    maker: SampleMaker
-    frames: IntArray
-    places: Sequence[int]
-    marks: Marks
 
 
 def fresh_memory(_key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -40,88 +27,87 @@ def fresh_memory(_key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt
     return np.empty(shape, dtype=dtype)
 
 
-def make_batch(parts: Sequence[Part], size: int, allocate: Allocate = fresh_memory) -> Batch:
+def make_batch(
+    makers: Sequence[SampleMaker],
+    numbers: IntArray,
+    frames: IntArray,
+    marks: Marks,
+    allocate: Allocate = fresh_memory,
+) -> Batch:
     """Make the samples of a batch.
 
-    All reads are planned, then fetched; then numbers are cut and frames decoded into the memory
-    that the batch is handed out in. Where the episodes' samples differ in keys or shapes, each
-    kind gets memory of its own.
+    All reads are planned; numbers are fetched and cut, then frames read and decoded, into the
+    memory that the batch is handed out in. Where the episodes' samples differ in keys or shapes,
+    each kind gets memory of its own.
 
     Args:
-        parts: one per episode, their places together 0 to `size` - 1.
-        size: samples of the batch.
+        makers: of the samples, one an episode.
+        numbers: (B,) int64, B >= 1, which of them makes each sample; each makes one at least.
+        frames: (B,) int64 frame indices; repeats are allowed.
+        marks: what the sampler knows of the samples.
         allocate: makes the memory.
 
     Raises:
         EpisodeError: a sample can't be made; names episode, key and frame.
     """
     with lent_arena() as arena:
-        fetched = [part.maker.fetch(part.frames, arena) for part in parts]
-        are_alike = all(one.fields is fetched[0].fields for one in fetched)
-        if are_alike and not parts[0].maker.settings.transforms:
-            return _fill(parts, fetched, size, allocate)
-        samples = _fill_kinds(parts, fetched, size, allocate)
-    for part in parts:
-        for place in part.places:
-            samples[place] = part.maker.transform(samples[place])
-    return Batch.of_samples(samples, [field for one in fetched for field in one.fields])
-
-
-def _fill_kinds(
-    parts: Sequence[Part], fetched: Sequence[Fetched], size: int, allocate: Allocate
-) -> list[Sample]:
-    """Return the samples of a batch, with memory for each kind of them."""
-    samples: list[Sample] = [{} for _ in range(size)]
-    for kind in {one.fields for one in fetched}:
-        members = [place for place, one in enumerate(fetched) if one.fields == kind]
-        places = np.array([n for place in members for n in parts[place].places])
-        alike = [_renumbered(parts[place], places) for place in members]
-        batch = _fill(alike, [fetched[place] for place in members], len(places), allocate)
-        for place, sample in zip(places.tolist(), batch, strict=True):
-            samples[place] = sample
-    return samples
+        fetched = [share.fetch() for share in divide(makers, numbers, frames, marks)]
+        fields = fetched[0].kind.fields
+        are_alike = all(one.kind.fields == fields for one in fetched[1:])
+        if are_alike and not makers[0].settings.transforms:
+            return _fill(fetched, len(frames), allocate, arena)
+        samples = _fill_kinds(fetched, len(frames), allocate, arena)
+    for place, number in enumerate(numbers.tolist()):
+        samples[place] = makers[number].transform(samples[place])
+    return Batch.of_samples(samples, [field for one in fetched for field in one.kind.fields])
 
 
 def make_sample(maker: SampleMaker, frame: int) -> Sample:
     """Make the sample of one frame, in [0, total_frames); a batch of one."""
-    part = Part(maker, np.array([frame], dtype=np.int64), range(1), marks_of([frame]))
-    return make_batch([part], 1)[0]
+    frames = np.array([frame], dtype=np.int64)
+    return make_batch([maker], np.zeros(1, np.int64), frames, marks_of([frame]))[0]
 
 
-def _renumbered(part: Part, places: IntArray) -> Part:
-    """Return a part whose places are those within `places`."""
-    order = np.argsort(places)
-    found = order[np.searchsorted(places, part.places, sorter=order)]
-    return part._replace(places=found.tolist())
+def _fill_kinds(
+    fetched: Sequence[Fetched], size: int, allocate: Allocate, arena: Arena
+) -> list[Sample]:
+    """Return the samples of a batch, with memory for each kind of them."""
+    samples: list[Sample] = [{} for _ in range(size)]
+    for fields in {one.kind.fields for one in fetched}:
+        members = [one for one in fetched if one.kind.fields == fields]
+        places = sorted(place for one in members for place in one.share.places)
+        within = {place: number for number, place in enumerate(places)}
+        alike = []
+        for one in members:
+            its = [within[place] for place in one.share.places]
+            alike.append(one._replace(share=one.share._replace(places=its)))
+        batch = _fill(alike, len(places), allocate, arena)
+        for place, sample in zip(places, batch, strict=True):
+            samples[place] = sample
+    return samples
 
 
-def _fill(
-    parts: Sequence[Part], fetched: Sequence[Fetched], size: int, allocate: Allocate
-) -> Batch:
-    """Fill the memory of a batch whose samples are all of one kind."""
-    fields: Sequence[Field] = fetched[0].fields
-    images = {
-        field.key: allocate_column(field, size, allocate) for field in fields if field.has_pixels
-    }
-    cuts = [part.maker.cut(one, part.marks) for part, one in zip(parts, fetched, strict=True)]
-    # One part is the whole batch, in order; `_renumbered` keeps it so.
-    columns = cuts[0] if len(parts) == 1 else _scatter(fields, parts, cuts, size, allocate)
-    for part, one in zip(parts, fetched, strict=True):
-        if images:
-            part.maker.decode(one, images, part.places)
+def _fill(fetched: Sequence[Fetched], size: int, allocate: Allocate, arena: Arena) -> Batch:
+    """Fill the memory of a batch whose samples all have the same fields."""
+    fields, pixels = fetched[0].kind.fields, fetched[0].kind.pixels
+    images = {field.key: allocate_column(field, size, allocate) for field in pixels}
+    # One share is the whole batch, in order.
+    memory = allocate if len(fetched) == 1 else fresh_memory
+    cuts = [{**cut_columns(one, memory), **fill_images(one, images, arena)} for one in fetched]
+    columns = cuts[0] if len(cuts) == 1 else _scatter(fields, fetched, cuts, size, allocate)
     return Batch(fields, {**columns, **images}, size)
 
 
 def _scatter(
     fields: Sequence[Field],
-    parts: Sequence[Part],
+    fetched: Sequence[Fetched],
     cuts: Sequence[Mapping[str, Column]],
     size: int,
     allocate: Allocate,
 ) -> dict[str, Column]:
-    """Put what was cut for each part where its samples stand in the batch."""
+    """Put what was cut for each share where its samples stand in the batch."""
     columns: dict[str, Column] = {}
-    order = np.argsort(np.concatenate([np.asarray(part.places) for part in parts]))
+    order = np.argsort(np.concatenate([np.asarray(one.share.places) for one in fetched]))
     for field in fields:
         if field.has_pixels:
             continue

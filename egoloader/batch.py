@@ -123,11 +123,13 @@ class Batch(Sequence[Sample]):
     def _sample(self, index: int) -> Sample:
         sample: Sample = {}
         for field in self._fields:
-            values = self._columns[field.key]
+            values: Any = self._columns[field.key]
             if field.dtype is None:
                 sample[field.key] = values[index]
+            elif field.is_image:
+                sample[field.key] = _tensor(field, values[index])
             else:
-                sample[field.key] = _tensor(field, values[index, ...])  # type: ignore[call-overload]
+                sample[field.key] = torch.from_numpy(values[index, ...])
         return sample
 
 

@@ -59,21 +59,24 @@ class ByteCache:
 
     def get(self, key: Hashable) -> Any:
         """Return the value of a key; None where there is none."""
-        return self.get_all([key])[0]
+        return self.get_all((key,))[0][0]
 
-    def get_all(self, keys: Sequence[Hashable]) -> list[Any]:
-        """Return the values of keys; None for each that there is none of."""
+    def get_all(self, keys: Sequence[Hashable]) -> tuple[list[Any], bool]:
+        """Return the values of keys, None for each that there is none of; and if there are all."""
         state = self._here()
+        kept, use = state.values, state.values.move_to_end
         values: list[Any] = []
+        has_all = True
         with state.lock:
             for key in keys:
-                found = state.values.get(key)
+                found = kept.get(key)
                 if found is None:
+                    has_all = False
                     values.append(None)
                 else:
-                    state.values.move_to_end(key)
+                    use(key)
                     values.append(found[0])
-        return values
+        return values, has_all
 
     def put(self, key: Hashable, value: Any, num_bytes: int) -> None:
         """Keep a value that takes `num_bytes`, unless it is larger than the whole budget."""

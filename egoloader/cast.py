@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ def cast_rows(
     numbers: npt.NDArray[Any],
     rows: npt.NDArray[np.int64],
     *,
-    episode: str,
+    episodes: Sequence[str],
 ) -> npt.NDArray[Any]:
     """Cast numbers to the entry's output dtype.
 
@@ -36,7 +37,7 @@ def cast_rows(
         spec: the entry.
         numbers: (B, n, D…) of the stored dtype, (B, D…) without a time axis.
         rows: (B, n) or (B,) int64, the row that each came from.
-        episode: named in errors.
+        episodes: (B,) names, for errors.
 
     Raises:
         ValueRangeError: a number does not survive the cast.
@@ -52,7 +53,7 @@ def cast_rows(
         raise ValueRangeError(
             f"{numbers[place]} of dtype {numbers.dtype} does not fit into {target}; "
             "set the entry's dtype",
-            episode=episode,
+            episode=episodes[place[0]],
             key=spec.zarr_key,
             frame=int(rows[place[: rows.ndim]]),
         )

@@ -115,8 +115,10 @@ class ChunkCodec:
         return numbers if self._is_native else numbers.astype(self._layout.dtype)
 
     def _unpack_bytes(self, data: Stored) -> ChunkRows:
-        # A chunk of one row, as cameras have them, is worth not looping for.
         view = memoryview(data)
+        is_single = self._layout.chunk_rows == 1 and len(data) >= 8  # as cameras have them
+        if is_single and _ONE_ROW.unpack_from(view) == (1, len(data) - 8):
+            return (view[8:],)
         count = int.from_bytes(view[:4], "little")
         if count != self._layout.chunk_rows or len(data) < 4 + 4 * count:
             raise ValueError(
@@ -134,6 +136,8 @@ class ChunkCodec:
 
 
 _UINT32 = struct.Struct("<I")
+#: One row, and its length.
+_ONE_ROW = struct.Struct("<II")
 
 
 def _endian(codec: Codec) -> str | None:

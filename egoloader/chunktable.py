@@ -74,20 +74,21 @@ class ChunkTable:
         self._folder, self._key, self.layout = folder, key, layout
         self._cache, self._on_hole = cache, on_hole
         self._has_every_chunk = has_every_chunk
-        self._is_shard = layout.shard_shape is not None
+        #: Whether chunks lie in shards, so that their names stay.
+        self.is_shard = layout.shard_shape is not None
         per_shard = layout.chunks_per_shard if math.prod(layout.shape) else (1,)
         self._shard_chunks, self._row_entries = per_shard[0], math.prod(per_shard[1:])
         self._shards: dict[_Place, _Shard] = {}
         #: The chunks of one row of chunks, in C order.
         self.tails = _tails(layout, per_shard[1:])
 
-    def name(self, row_chunk: int) -> tuple[object, ...] | None:
+    def name(self, row_chunk: int) -> str | None:
         """Return what tells a row of chunks from all others; None where a file of it is missing.
 
         Files are told by path and signature: a shard's is taken when it is first asked for, as its
         index is, and stays.
         """
-        files: list[object] = [row_chunk]
+        files: list[str] = []
         shard_number = row_chunk // self._shard_chunks
         for tail in self.tails:
             place = (shard_number, tail.outer)
@@ -95,7 +96,8 @@ class ChunkTable:
             if shard is None:
                 return None
             files.append(shard.name)
-        return tuple(files)
+        # No path holds a zero, so no two names are spelt alike.
+        return "\0".join([str(row_chunk), *files])
 
     def find(self, row_chunks: Iterable[int]) -> list[Extent | None]:
         """Return where chunks lie; None for one of fill values.
@@ -110,7 +112,7 @@ class ChunkTable:
             MissingChunkError: what `on_hole` makes of a chunk that is not stored.
             ReadError: a shard is cut short, its index is broken, or it is another file than before.
         """
-        if not self._is_shard:
+        if not self.is_shard:
             self._folder.check_unchanged(self._key)
             return [self._whole(number, tail) for number in row_chunks for tail in self.tails]
         found: list[Extent | None] = []
@@ -158,8 +160,9 @@ class ChunkTable:
         signature = self._folder.signature(path)
         if signature is None:
             return None
-        shard = _Shard(path, signature, (self._folder.full_path(path), signature))
-        if self._is_shard:
+        name = "\0".join([self._folder.full_path(path), *map(str, signature)])
+        shard = _Shard(path, signature, name)
+        if self.is_shard:
             self._shards[place] = shard
         return shard
 
@@ -230,7 +233,7 @@ class _Shard:
 
     __slots__ = ("file", "index", "name", "path", "signature")
 
-    def __init__(self, path: str, signature: Signature, name: object) -> None:
+    def __init__(self, path: str, signature: Signature, name: str) -> None:
         self.path, self.signature, self.name = path, signature, name
         self.file: Callable[[], StoredFile | None] = _nothing
         self.index: IndexArray | None = None

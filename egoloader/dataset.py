@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
-from egoloader.assembly import Part, fresh_memory, make_batch
+from egoloader.assembly import fresh_memory, make_batch
 from egoloader.batch import Allocate, Batch
 from egoloader.cache import CACHE_BYTES, ByteCache
 from egoloader.catalog import Split, find_episodes, keep_share, matches, split_episodes
@@ -138,8 +138,8 @@ class ZarrDataset(Dataset[Sample]):
         frames = _check_indices(indices, len(self))
         if not len(frames):
             return Batch.of_samples([])
-        part = Part(self._maker, frames, range(len(frames)), marks_of(indices))
-        return make_batch([part], len(frames), allocate)
+        marks = marks_of(indices)
+        return make_batch([self._maker], np.zeros(len(frames), np.int64), frames, marks, allocate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,16 +327,11 @@ class MultiDataset(Dataset[Sample]):
         at = _check_indices(indices, len(self))
         if not len(at):
             return Batch.of_samples([])
-        numbers = np.searchsorted(self._bounds, at, side="right") - 1
-        frames = at - self._bounds[numbers]
-        # Places by episode, each episode's in the order of the batch.
-        order, marks = np.argsort(numbers, kind="stable"), marks_of(indices)
-        found, starts = np.unique(numbers[order], return_index=True)
-        parts = [
-            Part(self._maker(number), frames[places], places.tolist(), marks.at(places))
-            for number, places in zip(found.tolist(), np.split(order, starts[1:]), strict=True)
-        ]
-        return make_batch(parts, len(at), allocate)
+        episodes = self._bounds.searchsorted(at, side="right") - 1
+        frames = at - self._bounds.take(episodes)
+        found, numbers = np.unique(episodes, return_inverse=True)
+        makers = [self._maker(number) for number in found.tolist()]
+        return make_batch(makers, numbers, frames, marks_of(indices), allocate)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handles": {}, "_warned_keys": set()}

@@ -10,10 +10,14 @@ import simplejpeg
 
 from egoloader.errors import FrameError
 
-__all__ = ["MAX_PIXELS", "check_size", "decode_jpeg", "jpeg_size"]
+__all__ = ["MAX_PIXELS", "check_size", "decode_jpeg", "decode_pixels", "jpeg_head", "jpeg_size"]
 
 #: Largest image that is decoded, in pixels.
 MAX_PIXELS = 64_000_000
+
+#: Longest head that is worth comparing others with.
+_LONGEST_HEAD = 4096
+_START_OF_SCAN = 0xDA
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -39,6 +43,19 @@ def jpeg_size(data: bytes | memoryview, *, episode: str, key: str, frame: int) -
     if height * width > MAX_PIXELS:
         raise refuse(f"{height} x {width} pixels are more than the limit of {MAX_PIXELS}")
     return int(height), int(width)
+
+
+def jpeg_head(data: bytes | memoryview) -> bytes:
+    """Return all of a JPEG that `jpeg_size` looks at: what comes before its pixels.
+
+    Empty where that is long, or can't be told.
+    """
+    at = 2
+    while at + 4 <= min(len(data), _LONGEST_HEAD) and data[at] == 0xFF:
+        marker, at = data[at + 1], at + 2 + (data[at + 2] << 8 | data[at + 3])
+        if marker == _START_OF_SCAN:
+            return bytes(data[:at]) if at <= len(data) else b""
+    return b""
 
 
 def check_size(
@@ -71,12 +88,9 @@ def decode_jpeg(
 ) -> None:
     """Decode a JPEG into `out`, as RGB; a gray one gets three equal channels.
 
-    Where `out` is of another size than the JPEG, it is decoded at the nearest DCT scale that is
-    not smaller, then resized, bilinear with antialiasing.
-
     Args:
         data: the JPEG's bytes.
-        out: (H, W, 3) uint8, C-contiguous; written in full.
+        out: see `decode_pixels`.
         stored_size: the (height, width) that the JPEG must have.
         episode: named in errors.
         key: named in errors.
@@ -87,14 +101,31 @@ def decode_jpeg(
     """
     check_size(data, stored_size, episode=episode, key=key, frame=frame)
     try:
-        if out.shape[:2] == stored_size:
-            simplejpeg.decode_jpeg(data, buffer=out)
-        else:
-            _decode_resized(data, out)
+        decode_pixels(data, out, stored_size)
     except ValueError as error:
         raise FrameError(
             f"the JPEG is truncated or corrupt ({error})", episode=episode, key=key, frame=frame
         ) from error
+
+
+def decode_pixels(data: bytes | memoryview, out: Pixels, stored_size: tuple[int, int]) -> None:
+    """Decode a JPEG of a checked size into `out`.
+
+    Where `out` is of another size than the JPEG, it is decoded at the nearest DCT scale that is
+    not smaller, then resized, bilinear with antialiasing.
+
+    Args:
+        data: the JPEG's bytes.
+        out: (H, W, 3) uint8, C-contiguous; written in full.
+        stored_size: the JPEG's (height, width).
+
+    Raises:
+        ValueError: it is truncated or corrupt.
+    """
+    if out.shape[:2] == stored_size:
+        simplejpeg.decode_jpeg(data, buffer=out)
+    else:
+        _decode_resized(data, out)
 
 
 def _decode_resized(data: bytes | memoryview, out: Pixels) -> None:

@@ -46,7 +46,7 @@ def strip_crc32c(data: Stored, _limit: int) -> Stored:
         ValueError: it does not match.
     """
     # Over data and its own checksum, a crc is the same for all data: no copy to cut it off first.
-    checked = data if isinstance(data, bytes) else np.frombuffer(data, dtype=np.uint8)
+    checked = data if isinstance(data, bytes) else np.frombuffer(data, np.uint8)
     if google_crc32c.value(checked) != _CRC_RESIDUE:
         raise ValueError("the chunk does not match its crc32c")
     return memoryview(data)[:-_CRC_SIZE]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,6 +16,7 @@ from egoloader.cache import ByteCache
 from egoloader.chunkcodec import ChunkRows, unread_reason
 from egoloader.chunktable import ChunkTable
 from egoloader.counts import ReadCounts
+from egoloader.decompression import Stored
 from egoloader.errors import (
     EpisodeFormatError,
     EpisodeNotFoundError,
@@ -32,7 +33,14 @@ from egoloader.layout import ArrayLayout, parse_layout
 from egoloader.plan import ReadPlan, Window, plan_reads
 from egoloader.rangereader import RangeReader
 from egoloader.ranges import MergeLimits
-from egoloader.reader import ArrayReader, GuardedReader, ReferenceReader
+from egoloader.reader import (
+    BytesReader,
+    GuardedReader,
+    ReadAlike,
+    Reader,
+    ReferenceReader,
+    join_rows,
+)
 from egoloader.store import GROUP_FILES, EpisodeFolder
 
 __all__ = ["ANNOTATIONS", "TIMESTAMP", "Annotation", "ZarrEpisode"]
@@ -212,24 +220,29 @@ class ZarrEpisode:
         Raises:
             ReadError: the stored bytes are missing, cut short or broken.
         """
-        return self.fetch_all({key: plan})[key]
+        (parts,) = self.reader((key,))(plan)
+        return join_rows(parts)
 
-    def fetch_all(
-        self, plans: Mapping[str, ReadPlan], arena: Arena | None = None
-    ) -> dict[str, ChunkRows]:
-        """Read the planned groups of several arrays, each with one read; see `fetch`.
+    def reader(self, keys: tuple[str, ...]) -> ReadAlike:
+        """Return what reads arrays by one plan in this process: their chunks have as many rows.
 
-        Args:
-            plans: per array.
-            arena: where stored bytes go that need no memory of their own; rows of bytes are then
-                good until it is cleared.
+        Raises:
+            MissingKeyError, EpisodeFormatError, EpisodeNotFoundError: see `layout`.
         """
-        here = self._here()
-        rows = {}
-        for key, plan in plans.items():
-            read = here.reads.get(key) or here.open(key, self.layout(key))
-            rows[key] = read(plan, arena)
-        return rows
+        readers = self._here().readers
+        found = readers.get(keys)
+        if found is None:
+            layouts = {key: self.layout(key) for key in keys}
+            found = readers.setdefault(keys, self._here().open(layouts))
+        return found
+
+    def bytes_reader(self, key: str) -> BytesReader:
+        """Return what reads an array of bytes in this process; raises as `reader` does."""
+        readers = self._here().bytes_readers
+        found = readers.get(key)
+        if found is None:
+            found = readers.setdefault(key, self._here().open_bytes(key, self.layout(key)))
+        return found
 
     def check_stored(self, key: str) -> None:
         """Check that an array has every row of the episode, and every chunk that they lie in.
@@ -374,20 +387,42 @@ class _ProcessState:
         self._reference = GuardedReader(
             ReferenceReader(self.folder, self.counts, holes.meet), self.guard
         )
-        self.reads: dict[str, ArrayReader] = {}
+        self.readers: dict[tuple[str, ...], ReadAlike] = {}
+        self.bytes_readers: dict[str, BytesReader] = {}
         self.layouts: dict[str, ArrayLayout | None] = {}
         self.annotations: dict[str, tuple[Annotation, ...]] = {}
 
-    def open(self, key: str, layout: ArrayLayout) -> ArrayReader:
-        """Return what reads an array: the range reader wherever it knows the codecs."""
+    def open(self, layouts: Mapping[str, ArrayLayout]) -> ReadAlike:
+        """Return what reads arrays by one plan: the range reader wherever it knows the codecs."""
+        if all(one.kind == "numeric" and not unread_reason(one) for one in layouts.values()):
+            return self._ranges.open_numbers(layouts)
+
+        # Without a reference to this object, which is to hold what is returned.
+        chosen = [(self._reader(one), key, one) for key, one in layouts.items()]
+
+        def read(plan: ReadPlan) -> Sequence[Sequence[ChunkRows]]:
+            return [[reader.read(key, layout, plan)] for reader, key, layout in chosen]
+
+        return read
+
+    def open_bytes(self, key: str, layout: ArrayLayout) -> BytesReader:
+        """Return what reads an array of bytes."""
         if not unread_reason(layout):
-            return self.reads.setdefault(key, self._ranges.open(key, layout))
-        reference = self._reference
+            return self._ranges.open_bytes(key, layout)
+        return _ReferenceBytes(self._reference, key, layout)
 
-        def read(plan: ReadPlan, _arena: Arena | None) -> ChunkRows:
-            return reference.read(key, layout, plan)
+    def _reader(self, layout: ArrayLayout) -> Reader:
+        return self._reference if unread_reason(layout) else self._ranges
 
-        return self.reads.setdefault(key, read)
+
+class _ReferenceBytes:
+    """An array of bytes that zarr-python reads."""
+
+    def __init__(self, reader: Reader, key: str, layout: ArrayLayout) -> None:
+        self._reader, self._key, self._layout = reader, key, layout
+
+    def stream(self, plan: ReadPlan, _arena: Arena | None) -> Iterable[tuple[int, Stored]]:
+        return enumerate(self._reader.read(self._key, self._layout, plan))
 
 
 def _reopen(path: Path, missing_chunks: MissingChunks, name: str, cache: ByteCache) -> ZarrEpisode:

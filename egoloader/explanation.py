@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from egoloader.batchplan import BatchPlan
 from egoloader.chunktable import Extent
 from egoloader.episode import ANNOTATIONS
-from egoloader.plan import BatchPlan, ReadPlan, Window
+from egoloader.plan import ReadPlan, Window
 from egoloader.ranges import MergeLimits, merge_ranges
 from egoloader.sample import SampleMaker
 from egoloader.windows import consecutive_runs

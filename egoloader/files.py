@@ -39,15 +39,16 @@ class StoredFile:
         self.size = status.st_size
         self.signature: Signature = (status.st_size, status.st_mtime_ns, status.st_ino)
 
-    def read_into(self, memory: npt.NDArray[np.uint8], start: int) -> int:
-        """Fill memory with bytes from `start` on; return how many there were."""
-        done = os.preadv(self._fd, [memory.data], start)
+    def read_into(self, memory: npt.NDArray[np.uint8], start: int) -> memoryview:
+        """Read bytes from `start` on into memory; return them, fewer than it has at the end."""
+        view = memory.data
+        done = os.preadv(self._fd, (view,), start)
         while 0 < done < memory.nbytes:
-            more = os.preadv(self._fd, [memory.data[done:]], start + done)
+            more = os.preadv(self._fd, (view[done:],), start + done)
             if not more:
                 break
             done += more
-        return done
+        return view[:done]
 
     def read(self, start: int, stop: int) -> bytes:
         """Return bytes [start, stop), fewer at the file's end."""

@@ -2,59 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from egoloader.decode import decode_jpeg
+from egoloader.decode import check_size, decode_pixels, jpeg_head
+from egoloader.errors import FrameError
 
-__all__ = ["FrameDecoder"]
+__all__ = ["Camera"]
 
 _WHITE = np.float32(255)
 
 
-class FrameDecoder:
-    """Decodes the frames that a batch needs of one episode.
+class Camera:
+    """One camera of one episode: checks and decodes its frames.
 
     Args:
         episode: named in errors.
+        key: the camera, named in errors.
+        size: the (height, width) in pixels that its frames must have.
     """
 
-    def __init__(self, episode: str) -> None:
-        self._episode = episode
-        self._decoded: dict[tuple[str, int, tuple[int, ...]], npt.NDArray[Any]] = {}
+    def __init__(self, episode: str, key: str, size: tuple[int, int]) -> None:
+        self.episode, self.key, self.size = episode, key, size
+        # A head that was checked: one camera's frames tend to begin alike, up to their pixels.
+        self._head: bytes | None = None
 
-    def decode(
-        self,
-        data: bytes | memoryview,
-        out: npt.NDArray[Any],
-        *,
-        key: str,
-        row: int,
-        stored_size: tuple[int, int],
-    ) -> None:
-        """Decode a frame into `out`, or copy it from where it was decoded to before.
+    def check(self, data: bytes | memoryview, row: int) -> None:
+        """Check from a JPEG's head that it has the size that it must have.
+
+        Raises:
+            FrameError: it has another, or see `jpeg_size`.
+        """
+        head = self._head
+        if head and bytes(data[: len(head)]) == head:
+            return
+        check_size(data, self.size, episode=self.episode, key=self.key, frame=row)
+        if head is None:
+            self._head = jpeg_head(data)
+
+    def decode(self, data: bytes | memoryview, outs: Sequence[npt.NDArray[Any]], row: int) -> None:
+        """Decode a frame into memory, once for each size that is asked for.
 
         Args:
             data: the JPEG.
-            out: (H, W, 3), uint8 in 0…255 or float32 in 0…1; written in full.
-            key: the camera.
+            outs: (H, W, 3) each, all uint8 in 0…255 or all float32 in 0…1; written in full.
             row: the frame's row.
-            stored_size: the (height, width) that the JPEG must have.
 
         Raises:
-            FrameError: see `decode_jpeg`.
+            FrameError: truncated, corrupt, or see `check`.
         """
-        name = (key, row, out.shape)
-        source = self._decoded.get(name)
-        if source is not None:
-            np.copyto(out, source)
-            return
-        pixels = out if out.dtype == np.uint8 else np.empty(out.shape, dtype=np.uint8)
-        decode_jpeg(
-            data, pixels, stored_size=stored_size, episode=self._episode, key=key, frame=row
-        )
-        if pixels is not out:
-            np.divide(pixels, _WHITE, out=out)
-        self._decoded[name] = out
+        self.check(data, row)
+        decoded: dict[tuple[int, ...], npt.NDArray[Any]] = {}
+        for out in outs:
+            source = decoded.setdefault(out.shape, out)
+            if source is not out:
+                np.copyto(out, source)
+                continue
+            pixels = out if out.dtype == np.uint8 else np.empty(out.shape, dtype=np.uint8)
+            try:
+                decode_pixels(data, pixels, self.size)
+            except ValueError as error:
+                raise FrameError(
+                    f"the JPEG is truncated or corrupt ({error})",
+                    episode=self.episode,
+                    key=self.key,
+                    frame=row,
+                ) from error
+            if pixels is not out:
+                np.divide(pixels, _WHITE, out=out)

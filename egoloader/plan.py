@@ -5,32 +5,25 @@ Pure: integers in, integers out. One plan is one read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from egoloader.errors import PlanError
-from egoloader.windows import (
-    Steps,
-    consecutive_runs,
-    entry_pads,
-    entry_rows,
-    entry_runs,
-    inside_rows,
-)
+from egoloader.windows import Steps, consecutive_runs, inside_rows
 
 __all__ = [
-    "BatchPlan",
     "EntryPlan",
+    "FixedPlan",
     "PlanOutline",
     "ReadPieces",
     "ReadPlan",
     "Window",
+    "merge_runs",
     "outline_plan",
-    "plan_batch",
     "plan_reads",
     "plan_rows",
 ]
@@ -68,6 +61,26 @@ def plan_reads(windows: Iterable[Window], chunk_rows: int) -> list[Window]:
     return groups
 
 
+def merge_runs(starts: IntArray, stops: IntArray, chunk_rows: int) -> tuple[IntArray, IntArray]:
+    """Merge runs of rows as `plan_reads` does windows.
+
+    Args:
+        starts: (n,) int64, n >= 1; none negative.
+        stops: (n,) int64, each above its start.
+        chunk_rows: rows of one decoded chunk.
+
+    Returns:
+        Starts and stops of the groups, in order.
+    """
+    order = starts.argsort()
+    starts, stops = starts.take(order), np.maximum.accumulate(stops.take(order))
+    is_apart = starts[1:] // chunk_rows - (stops[:-1] - 1) // chunk_rows > 1
+    breaks = is_apart.nonzero()[0]
+    first, last = np.zeros(len(breaks) + 1, np.int64), np.empty(len(breaks) + 1, np.int64)
+    first[1:], last[:-1], last[-1] = breaks + 1, breaks, len(starts) - 1
+    return starts.take(first), stops.take(last)
+
+
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
     """One read of one array: sorted, disjoint groups of rows, fetched in this order.
@@ -77,9 +90,6 @@ class ReadPlan:
     """
 
     groups: tuple[Window, ...]
-    _pieces: dict[int, ReadPieces] = field(
-        default_factory=dict, init=False, compare=False, repr=False
-    )
 
     @property
     def num_rows(self) -> int:
@@ -104,11 +114,20 @@ class ReadPlan:
         return np.asarray(rows + shifts.take(group))
 
     def pieces(self, chunk_rows: int) -> ReadPieces:
-        """Return what the read takes of chunks of so many rows; arrays of one plan share it."""
-        found = self._pieces.get(chunk_rows)
-        if found is None:
-            found = self._pieces[chunk_rows] = _pieces(self.groups, chunk_rows)
-        return found
+        """Return what the read takes of chunks of so many rows."""
+        chunks: list[int] = []
+        slices: list[tuple[int, int, int]] = []
+        last = -1
+        for start, stop in self.groups:
+            for number in range(start // chunk_rows, (stop - 1) // chunk_rows + 1):
+                if number != last:
+                    chunks.append(number)
+                    last = number
+                base = number * chunk_rows
+                low = start - base if start > base else 0
+                high = stop - base if stop - base < chunk_rows else chunk_rows
+                slices.append((len(chunks) - 1, low, high))
+        return ReadPieces(chunks, slices)
 
 
 class ReadPieces(NamedTuple):
@@ -122,19 +141,6 @@ class ReadPieces(NamedTuple):
 
     chunks: Sequence[int]
     slices: Sequence[tuple[int, int, int]]
-
-
-def _pieces(groups: Sequence[Window], chunk_rows: int) -> ReadPieces:
-    chunks: list[int] = []
-    slices: list[tuple[int, int, int]] = []
-    for start, stop in groups:
-        for number in range(start // chunk_rows, (stop - 1) // chunk_rows + 1):
-            if not chunks or number != chunks[-1]:
-                chunks.append(number)
-            base = number * chunk_rows
-            low, high = max(start - base, 0), min(stop - base, chunk_rows)
-            slices.append((len(chunks) - 1, low, high))
-    return ReadPieces(chunks, slices)
 
 
 def plan_rows(rows: Sequence[IntArray], chunk_rows: int) -> ReadPlan:
@@ -167,7 +173,7 @@ class PlanOutline:
         reads: the distinct reads: the windows that one serves, and the rows of a decoded chunk.
         cuts: the distinct pairs of a window and the read that it is cut from.
         entries: per sample key, the number of its pair.
-        arrays: per array, the number of its read.
+        arrays: per array, the number of its read; arrays of one number are planned alike.
         fixed: how one frame is planned wherever no step leaves the episode; None where that
             depends on where the frame stands in its chunks.
     """
@@ -179,6 +185,13 @@ class PlanOutline:
     arrays: Mapping[str, int]
     fixed: FixedPlan | None
 
+    @property
+    def identity(self) -> Hashable:
+        """Equal for equal outlines."""
+        windows = tuple((steps.identity, is_cut) for steps, is_cut in self.windows)
+        named = tuple(self.entries.items()), tuple(self.arrays.items())
+        return windows, self.reads, self.cuts, named
+
 
 class FixedPlan(NamedTuple):
     """The plan of one frame, relative to it.
@@ -188,12 +201,14 @@ class FixedPlan(NamedTuple):
         last: one past the latest.
         groups: per distinct read, its groups.
         places: per distinct cut, (1, n) or (1,) int64, where its rows stand in what is read.
+        lines: the same as an index, where they follow one another; else None.
     """
 
     first: int
     last: int
     groups: tuple[tuple[Window, ...], ...]
     places: tuple[IntArray, ...]
+    lines: tuple[slice | int | None, ...]
 
     def is_inside(self, frame: int, total_frames: int) -> bool:
         """Return whether no step at a frame leaves the episode."""
@@ -253,7 +268,15 @@ def _fix_plan(
         places.append(ReadPlan(groups[read]).locate(rows))
         places[-1].flags.writeable = False  # every plan of one frame has the same
     moved = tuple(tuple((a + first, b + first) for a, b in group) for group in groups)
-    return FixedPlan(first, last, moved, tuple(places))
+    return FixedPlan(first, last, moved, tuple(places), tuple(map(_line, places)))
+
+
+def _line(places: IntArray) -> slice | int | None:
+    """Return one frame's places as an index, if they follow one another."""
+    if places.ndim == 1:
+        return int(places[0])
+    (row,) = places.tolist()
+    return slice(row[0], row[-1] + 1) if row == list(range(row[0], row[-1] + 1)) else None
 
 
 class _Numbering:
@@ -261,107 +284,10 @@ class _Numbering:
 
     def __init__(self) -> None:
         self.values: list[Any] = []
-        self._numbers: dict[object, int] = {}
+        self._numbers: dict[Hashable, int] = {}
 
-    def number(self, identity: object, value: object) -> int:
+    def number(self, identity: Hashable, value: object) -> int:
         if identity not in self._numbers:
             self._numbers[identity] = len(self.values)
             self.values.append(value)
         return self._numbers[identity]
-
-
-class BatchPlan:
-    """What B frames of one episode need; made by `plan_batch`.
-
-    Attributes:
-        reads: per array, the one read that serves every entry and frame.
-    """
-
-    __slots__ = ("_ends", "_frames", "_outline", "_places", "_rows", "reads")
-
-    def __init__(
-        self,
-        outline: PlanOutline,
-        frames: IntArray,
-        ends: Sequence[IntArray | None],
-        rows: Sequence[IntArray] | None,
-        places: Sequence[IntArray],
-        reads: Mapping[str, ReadPlan],
-    ) -> None:
-        self._outline, self._frames, self._ends = outline, frames, ends
-        self._rows, self._places, self.reads = rows, places, reads
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The sample keys whose windows are planned."""
-        return tuple(self._outline.entries)
-
-    def rows(self, key: str) -> IntArray:
-        """Return the rows of an entry's windows: (B, n) int64, (B,) without a time axis."""
-        window = self._outline.cuts[self._outline.entries[key]][0]
-        if self._rows is None:
-            return inside_rows(self._outline.windows[window][0], self._frames)
-        return self._rows[window]
-
-    def places(self, key: str) -> IntArray:
-        """Return where those rows stand in what their array's read returns."""
-        return self._places[self._outline.entries[key]]
-
-    def is_pad(self, key: str) -> npt.NDArray[np.bool_]:
-        """Return which of those rows are clamped or padded, of the same shape."""
-        window = self._outline.cuts[self._outline.entries[key]][0]
-        ends = self._ends[window]
-        if ends is None:
-            return np.zeros(self.places(key).shape, dtype=np.bool_)
-        return entry_pads(self._outline.windows[window][0], self._frames, ends)
-
-
-def plan_batch(
-    outline: PlanOutline, frames: IntArray, total_frames: int, cut_ends: IntArray | None
-) -> BatchPlan:
-    """Plan B frames of one episode.
-
-    Args:
-        outline: of the keymap's entries.
-        frames: (B,) int64, each in [0, total_frames).
-        total_frames: the episode's real frames.
-        cut_ends: (B,) int64, where cut windows end: one past the last row that they may take; None
-            where all of them end with the episode.
-    """
-    asked = frames.tolist()
-    fixed = outline.fixed
-    first, last = min(asked), max(asked)
-    if fixed is not None and len(asked) == 1 and fixed.is_inside(first, total_frames):
-        return _plan_one(outline, fixed, frames)
-    rows: list[IntArray] = []
-    runs: list[list[Window]] = []
-    ends: list[IntArray | None] = []  # none where nothing is clamped
-    for steps, is_cut in outline.windows:
-        end = cut_ends if is_cut else None
-        if end is None and steps.is_inside(first, last, total_frames):
-            rows.append(inside_rows(steps, frames))
-            runs.append([(i + low, i + high) for i in asked for low, high in steps.runs])
-        else:
-            if end is None:
-                end = np.full(len(asked), total_frames, dtype=np.int64)
-            rows.append(entry_rows(steps, frames, end))
-            runs.append(entry_runs(steps, frames, end))
-        ends.append(end)
-    reads = []
-    for numbers, chunk_rows in outline.reads:
-        windows = [window for number in numbers for window in runs[number]]
-        reads.append(ReadPlan(tuple(plan_reads(windows, chunk_rows))))
-    places = [reads[read].locate(rows[window]) for window, read in outline.cuts]
-    by_array = {key: reads[read] for key, read in outline.arrays.items()}
-    return BatchPlan(outline, frames, ends, rows, places, by_array)
-
-
-def _plan_one(outline: PlanOutline, fixed: FixedPlan, frames: IntArray) -> BatchPlan:
-    """Plan one frame around which no step leaves the episode."""
-    (at,) = frames.tolist()
-    reads = [
-        ReadPlan(tuple([(at + start, at + stop) for start, stop in groups]))
-        for groups in fixed.groups
-    ]
-    by_array = {key: reads[read] for key, read in outline.arrays.items()}
-    return BatchPlan(outline, frames, [None] * len(outline.windows), None, fixed.places, by_array)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,11 @@ from egoloader.chunktable import ChunkTable, Extent
 from egoloader.counts import KeyCounter, ReadCounts
 from egoloader.decompression import Stored
 from egoloader.errors import ReadError
-from egoloader.files import StoredFile
 from egoloader.guard import ChunkGuard
 from egoloader.layout import ArrayLayout
 from egoloader.plan import ReadPieces, ReadPlan
 from egoloader.ranges import MergeLimits, merge_ranges
-from egoloader.reader import ArrayReader
+from egoloader.reader import BytesReader, ReadAlike, join_rows
 from egoloader.store import EpisodeFolder
 
 __all__ = ["RangeReader"]
@@ -48,154 +46,256 @@ class RangeReader:
     ) -> None:
         self._folder, self._guard, self._counts = folder, guard, counts
         self._chunks, self._limits = chunks, limits
-        self._arrays: dict[str, _Array] = {}
+        self._arrays: dict[str, _BytesArray | _NumericArray] = {}
 
     def read(self, key: str, layout: ArrayLayout, plan: ReadPlan) -> ChunkRows:
         """Read the plan's groups; see `Reader.read`."""
-        return self.open(key, layout)(plan, None)
+        if layout.kind == "bytes":
+            rows = dict(self.open_bytes(key, layout).stream(plan, None))
+            return [rows[place] for place in range(len(rows))]
+        (parts,) = self.open_numbers({key: layout})(plan)
+        return join_rows(parts)
 
-    def open(self, key: str, layout: ArrayLayout) -> ArrayReader:
-        """Return what reads one array."""
+    def open_bytes(self, key: str, layout: ArrayLayout) -> BytesReader:
+        """Return what reads an array of bytes."""
         array = self._arrays.get(key)
         if array is None:
-            table = self._guard.table(key, layout)
-            # Bytes of frames and texts are decoded or parsed behind this, so they are not kept.
-            chunks = self._chunks if layout.kind == "numeric" else ByteCache(0)
-            counter = self._counts.of(key)
-            made = _Array(self._folder, table, key, counter, chunks, self._limits)
+            made = _BytesArray(*self._opened(key, layout))
             array = self._arrays.setdefault(key, made)
-        return array.read
+        assert isinstance(array, _BytesArray)
+        return array
+
+    def open_numbers(self, layouts: Mapping[str, ArrayLayout]) -> ReadAlike:
+        """Return what reads arrays of numbers whose chunks have equally many rows."""
+        arrays = []
+        for key, layout in layouts.items():
+            array = self._arrays.get(key)
+            if array is None:
+                made = _NumericArray(*self._opened(key, layout), self._chunks)
+                array = self._arrays.setdefault(key, made)
+            assert isinstance(array, _NumericArray)
+            arrays.append(array)
+        return _NumericArrays(arrays, self._chunks).read
+
+    def _opened(self, key: str, layout: ArrayLayout) -> tuple[_Files, ChunkTable, KeyCounter]:
+        table, counter = self._guard.table(key, layout), self._counts.of(key)
+        return _Files(self._folder, key, self._limits), table, counter
 
 
-class _Array:
-    """One array of one episode."""
+class _Files:
+    """Fetches the stored bytes of one array's chunks, neighbours with one request."""
 
-    def __init__(
-        self,
-        folder: EpisodeFolder,
-        table: ChunkTable,
-        key: str,
-        counter: KeyCounter,
-        chunks: ByteCache,
-        limits: MergeLimits,
-    ) -> None:
-        self._folder, self._table, self._key, self._counter = folder, table, key, counter
-        self._chunks, self._limits = chunks, limits
-        self._layout, self._chunk_rows = table.layout, table.layout.chunk_rows
-        self._is_bytes = table.layout.kind == "bytes"
-        self._codec = ChunkCodec(table.layout)
-        self._width = len(table.tails)
-        # Where a chunk is no wider than a row, and no narrower, it needs no joining or trimming.
-        self._is_joined = self._layout.chunk_shape[1:] != self._layout.row_shape
-        self._holds_nothing = math.prod(self._layout.row_shape) == 0
+    def __init__(self, folder: EpisodeFolder, key: str, limits: MergeLimits) -> None:
+        self._folder, self._key, self._limits = folder, key, limits
 
-    def read(self, plan: ReadPlan, arena: Arena | None) -> ChunkRows:
-        if self._holds_nothing:
-            rows: ChunkRows = np.empty((plan.num_rows, *self._layout.row_shape), self._layout.dtype)
-            self._counter.add_read(len(rows), 0)
-            return rows
-        pieces = plan.pieces(self._chunk_rows)
-        if self._chunks.budget:
-            chunks, num_decoded = self._kept_or_loaded(pieces.chunks)
-        else:
-            # Numbers may be kept, by whoever asked for them; bytes are decoded or copied.
-            memory = arena if self._is_bytes else None
-            chunks, num_decoded = self._load(pieces.chunks, memory)
-        rows = self._cut(pieces, chunks)
-        self._counter.add_read(len(rows), num_decoded)
-        return rows
-
-    def _cut(self, pieces: ReadPieces, chunks: Sequence[ChunkRows]) -> ChunkRows:
-        """Return the rows of a read out of its chunks."""
-        if self._is_bytes and self._chunk_rows == 1:
-            return [chunk[0] for chunk in chunks]
-        if len(pieces.slices) == 1:
-            ((_, start, stop),) = pieces.slices
-            return chunks[0][start:stop]
-        parts: list[Any] = [chunks[place][start:stop] for place, start, stop in pieces.slices]
-        return (
-            list(itertools.chain.from_iterable(parts)) if self._is_bytes else np.concatenate(parts)
-        )
-
-    def _kept_or_loaded(self, numbers: Sequence[int]) -> tuple[list[ChunkRows], int]:
-        """Return chunks, and how many of them were decoded; the others were kept."""
-        names = [self._table.name(number) for number in numbers]
-        chunks = self._chunks.get_all(names)
-        missing = [place for place, chunk in enumerate(chunks) if chunk is None]
-        if not missing:
-            return chunks, 0
-        loaded, num_decoded = self._load([numbers[place] for place in missing], None)
-        for place, chunk in zip(missing, loaded, strict=True):
-            chunks[place] = chunk
-            if names[place] is not None and isinstance(chunk, np.ndarray):
-                self._chunks.put(names[place], chunk, chunk.nbytes + ENTRY_BYTES)
-        return chunks, num_decoded
-
-    def _load(self, numbers: Sequence[int], arena: Arena | None) -> tuple[list[ChunkRows], int]:
-        """Fetch and decode rows of chunks; return them, and how many chunks were decoded."""
-        extents = self._table.find(numbers)
-        pieces = self._decode(extents, self._fetch(extents, arena))
-        num_decoded = len(extents) - extents.count(None)
-        if not self._is_joined:
-            return pieces, num_decoded
-        starts = range(0, len(pieces), self._width)
-        return [self._join(pieces[at : at + self._width]) for at in starts], num_decoded
-
-    def _fetch(
-        self, extents: Sequence[Extent | None], arena: Arena | None
-    ) -> Sequence[Stored | None]:
-        """Return the stored bytes of each extent."""
+    def fetch(self, extents: Sequence[Extent | None]) -> list[Stored | None]:
+        """Return the stored bytes of each extent, in memory that may be kept."""
         if len(extents) == 1 and extents[0] is not None:
-            path, file, start, stop = extents[0]
-            return (self._request(path, file, start, stop, arena),)
+            return [self._request(extents[0], None)]
         stored: list[Stored | None] = [None] * len(extents)
+        for extent, members in self._requests(extents):
+            data = self._request(extent, None)
+            for place, low, high in members:
+                stored[place] = data[low:high]
+        return stored
+
+    def stream(
+        self, extents: Sequence[Extent | None], arena: Arena | None
+    ) -> Iterator[tuple[int, Stored]]:
+        """Yield the place of each extent, and the bytes that are stored there.
+
+        Those of an arena are good until the next are asked for.
+        """
+        for extent, members in self._requests(extents):
+            data = self._request(extent, arena)
+            for place, low, high in members:
+                yield place, data[low:high]
+
+    def _requests(
+        self, extents: Sequence[Extent | None]
+    ) -> Iterable[tuple[Extent, Sequence[tuple[int, int, int]]]]:
+        """Return what to ask for: the place of each extent in it, its first byte, and its last."""
+        if len(extents) == 1 and extents[0] is not None:
+            return ((extents[0], ((0, 0, extents[0].stop - extents[0].start),)),)
+        requests = []
         for places in _by_file(extents):
             found: list[Any] = [extents[place] for place in places]
             path, file, _, _ = found[0]
             ranges = [(start, stop) for _, _, start, stop in found]
             for start, stop, members in merge_ranges(ranges, self._limits):
-                data = self._request(path, file, start, stop, arena)
-                for member in members:
-                    low, high = ranges[member]
-                    stored[places[member]] = data[low - start : high - start]
-        return stored
+                its = [(places[n], ranges[n][0] - start, ranges[n][1] - start) for n in members]
+                requests.append((Extent(path, file, start, stop), its))
+        return requests
 
-    def _request(
-        self, path: str, file: StoredFile | None, start: int, stop: int, arena: Arena | None
-    ) -> Stored:
+    def _request(self, extent: Extent, arena: Arena | None) -> Stored:
+        path, file, start, stop = extent
         # A shard is asked again and again; a chunk's own file is read whole and let go.
         opened = file or self._folder.open_file(self._key, path, None)
         if opened is None:
             raise ReadError(
                 f"{path} went missing while it was read", episode=self._folder.name, key=self._key
             )
-        if arena is None:
-            return self._folder.read_range(self._key, path, opened, start, stop)
-        return self._folder.read_into(arena, self._key, path, opened, start, stop)
+        return self._folder.read_range(self._key, path, opened, start, stop, arena)
 
-    def _decode(
-        self, extents: Sequence[Extent | None], stored: Sequence[Stored | None]
-    ) -> list[ChunkRows]:
-        pieces: list[ChunkRows] = []
+    def undecodable(self, extent: Extent | None, error: Exception) -> ReadError:
+        """Return the error that names the bytes that could not be decoded."""
+        assert extent is not None
+        return ReadError(
+            f"{extent.path}, bytes {extent.start} to {extent.stop} can't be decoded: "
+            f"{type(error).__name__}: {error}; the file is damaged, or was written to while it "
+            "was open: copy or write the episode again",
+            episode=self._folder.name,
+            key=self._key,
+        )
+
+
+class _BytesArray:
+    """An array of bytes of one episode."""
+
+    def __init__(self, files: _Files, table: ChunkTable, counter: KeyCounter) -> None:
+        self._files, self._table, self._counter = files, table, counter
+        self._codec, self._chunk_rows = ChunkCodec(table.layout), table.layout.chunk_rows
+
+    def stream(self, plan: ReadPlan, arena: Arena | None) -> Iterator[tuple[int, Stored]]:
+        pieces = plan.pieces(self._chunk_rows)
+        lines = _lines(pieces) if self._chunk_rows > 1 else None
+        num_rows = num_decoded = 0
         try:
-            for data in stored:
-                piece = self._codec.filled() if data is None else self._codec.decode(data)
-                pieces.append(piece)
+            for chunk, rows, is_decoded in self._chunks(pieces.chunks, arena):
+                num_decoded += is_decoded
+                for place, line in ((chunk, 0),) if lines is None else lines[chunk]:
+                    num_rows += 1
+                    yield place, rows[line]
+        finally:
+            self._counter.add_read(num_rows, num_decoded)
+
+    def _chunks(
+        self, numbers: Sequence[int], arena: Arena | None
+    ) -> Iterator[tuple[int, ChunkRows, bool]]:
+        """Yield the place of each chunk in `numbers`, its rows, and whether they were decoded."""
+        extents = self._table.find(numbers)
+        for place, extent in enumerate(extents):
+            if extent is None:
+                yield place, self._codec.filled(), False
+        for place, data in self._files.stream(extents, arena):
+            try:
+                rows = self._codec.decode(data)
+            except Exception as error:  # whatever a decompressor raises
+                raise self._files.undecodable(extents[place], error) from error
+            yield place, rows, True
+
+
+class _NumericArrays:
+    """Arrays of numbers of one episode whose chunks have equally many rows: read by one plan.
+
+    What they need is looked for among the kept chunks all at once.
+    """
+
+    def __init__(self, arrays: Sequence[_NumericArray], chunks: ByteCache) -> None:
+        self._arrays, self._chunks = arrays, chunks
+        self._chunk_rows = arrays[0].chunk_rows
+        self._keeps_names = all(array.has_fixed_names for array in arrays)
+        self._names: dict[int, list[str | None]] = {}
+
+    def read(self, plan: ReadPlan) -> Sequence[Sequence[ChunkRows]]:
+        """Read the plan's groups of each array; see `ReadAlike`."""
+        numbers, slices = plan.pieces(self._chunk_rows)
+        if self._chunks.budget:
+            chunks = self._kept_or_loaded(numbers)
+        else:
+            chunks = [array.load(numbers) for array in self._arrays]
+        found = []
+        for array, (its, num_decoded) in zip(self._arrays, chunks, strict=True):
+            parts = [its[place][start:stop] for place, start, stop in slices]
+            array.counter.add_read(sum(map(len, parts)), num_decoded)
+            found.append(parts)
+        return found
+
+    def _kept_or_loaded(self, numbers: Sequence[int]) -> list[tuple[list[ChunkRows], int]]:
+        """Return each array's chunks, and how many of them were decoded; the others were kept."""
+        names: list[str | None] = []
+        for number in numbers:
+            names += self._names.get(number) or self._find_names(number)
+        kept, has_all = self._chunks.get_all(names)
+        width = len(self._arrays)
+        if has_all:
+            return [(kept[place::width], 0) for place in range(width)]
+        return [
+            array.complete(numbers, names[place::width], kept[place::width])
+            for place, array in enumerate(self._arrays)
+        ]
+
+    def _find_names(self, number: int) -> list[str | None]:
+        """Return what a chunk of each array is kept as; None for one that is not."""
+        names = [array.name(number) for array in self._arrays]
+        if self._keeps_names and None not in names:
+            self._names[number] = names
+        return names
+
+
+class _NumericArray:
+    """An array of numbers of one episode."""
+
+    def __init__(
+        self, files: _Files, table: ChunkTable, counter: KeyCounter, chunks: ByteCache
+    ) -> None:
+        self._files, self._table, self.counter, self._chunks = files, table, counter, chunks
+        self._layout, self.chunk_rows = table.layout, table.layout.chunk_rows
+        self._codec = ChunkCodec(table.layout)
+        self._width = len(table.tails)
+        # Where a chunk is no wider than a row, and no narrower, it needs no joining or trimming.
+        self._is_joined = self._layout.chunk_shape[1:] != self._layout.row_shape
+        self._is_empty = math.prod(self._layout.row_shape) == 0
+
+    @property
+    def has_fixed_names(self) -> bool:
+        """Whether a chunk is kept under the same name as long as the array is open."""
+        return self._table.is_shard
+
+    def name(self, number: int) -> str | None:
+        """Return what a chunk is kept as; None for one that is not kept."""
+        return None if self._is_empty else self._table.name(number)
+
+    def complete(
+        self, numbers: Sequence[int], names: Sequence[str | None], chunks: list[Any]
+    ) -> tuple[list[ChunkRows], int]:
+        """Add the chunks that are None and keep them; return all, and how many were decoded."""
+        missing = [place for place, chunk in enumerate(chunks) if chunk is None]
+        if not missing:
+            return chunks, 0
+        loaded, num_decoded = self.load([numbers[place] for place in missing])
+        for place, chunk in zip(missing, loaded, strict=True):
+            chunks[place], name = chunk, names[place]
+            if name is not None and isinstance(chunk, np.ndarray):
+                self._chunks.put(name, chunk, chunk.nbytes + ENTRY_BYTES)
+        return chunks, num_decoded
+
+    def load(self, numbers: Sequence[int]) -> tuple[list[ChunkRows], int]:
+        """Fetch and decode rows of chunks; return them, and how many chunks were decoded."""
+        if self._is_empty:
+            chunk = np.empty((self.chunk_rows, *self._layout.row_shape), self._layout.dtype)
+            return [chunk] * len(numbers), 0
+        extents = self._table.find(numbers)
+        # Each in memory of its own, as it may be kept.
+        stored = self._files.fetch(extents)
+        pieces = list(map(self._decode, extents, stored))
+        num_decoded = len(stored) - stored.count(None)
+        if not self._is_joined:
+            return pieces, num_decoded
+        starts = range(0, len(pieces), self._width)
+        return [self._join(pieces[at : at + self._width]) for at in starts], num_decoded
+
+    def _decode(self, extent: Extent | None, data: Stored | None) -> ChunkRows:
+        if data is None:
+            return self._codec.filled()
+        try:
+            return self._codec.decode(data)
         except Exception as error:  # whatever a decompressor raises
-            broken = extents[len(pieces)]
-            assert broken is not None
-            raise ReadError(
-                f"{broken.path}, bytes {broken.start} to {broken.stop} can't be decoded: "
-                f"{type(error).__name__}: {error}; the file is damaged, or was written to while it "
-                "was open: copy or write the episode again",
-                episode=self._folder.name,
-                key=self._key,
-            ) from error
-        return pieces
+            raise self._files.undecodable(extent, error) from error
 
     def _join(self, pieces: Sequence[ChunkRows]) -> ChunkRows:
         """Put the chunks of one row of chunks side by side."""
-        shape = (self._chunk_rows, *self._layout.row_shape)
+        shape = (self.chunk_rows, *self._layout.row_shape)
         joined = np.empty(shape, dtype=self._layout.dtype)
         for tail, piece in zip(self._table.tails, pieces, strict=True):
             inside = tuple(slice(0, one.stop - one.start) for one in tail.box)
@@ -211,3 +311,13 @@ def _by_file(extents: Sequence[Extent | None]) -> Iterable[Sequence[int]]:
         if extent is not None:
             places.setdefault(extent.path, []).append(place)
     return places.values()
+
+
+def _lines(pieces: ReadPieces) -> list[list[tuple[int, int]]]:
+    """Return, per chunk of a read, its rows: their places in the read, and in the chunk."""
+    lines: list[list[tuple[int, int]]] = [[] for _ in pieces.chunks]
+    place = 0
+    for chunk, start, stop in pieces.slices:
+        lines[chunk] += [(place + line - start, line) for line in range(start, stop)]
+        place += stop - start
+    return lines

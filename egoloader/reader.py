@@ -6,8 +6,9 @@ zarr-python; `egoloader.rangereader` goes for the bytes itself.
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ import zarr
 from egoloader.arena import Arena
 from egoloader.chunkcodec import ChunkRows
 from egoloader.counts import ReadCounts
+from egoloader.decompression import Stored
 from egoloader.errors import EgoloaderError, MissingChunkError, ReadError
 from egoloader.guard import ChunkGuard
 from egoloader.layout import ArrayLayout
@@ -23,15 +25,44 @@ from egoloader.plan import ReadPlan, Window
 from egoloader.store import CountingStore, EpisodeFolder, OnHole
 from egoloader.tally import with_tally
 
-__all__ = ["ArrayReader", "GuardedReader", "Reader", "ReferenceReader"]
+__all__ = ["BytesReader", "GuardedReader", "ReadAlike", "Reader", "ReferenceReader", "join_rows"]
 
 #: The process that first read through zarr-python; a forked child finds its parent's here.
 _first_process: list[int] = []
 
 
-#: Reads the groups of a plan of one array; bytes go into an arena where there is one, and then are
-#: good until it is cleared.
-ArrayReader = Callable[[ReadPlan, Arena | None], ChunkRows]
+#: From a plan to the rows that it reads of each of some arrays; a read of each. The rows come in
+#: parts, which follow one another, and may not be written to.
+ReadAlike = Callable[[ReadPlan], Sequence[Sequence[ChunkRows]]]
+
+
+class BytesReader(Protocol):
+    """Fetches the rows of a plan of one array of bytes."""
+
+    def stream(self, plan: ReadPlan, arena: Arena | None) -> Iterable[tuple[int, Stored]]:
+        """Read the plan's groups, a request at a time: one read.
+
+        Args:
+            plan: of the read.
+            arena: where stored bytes go; else each row has memory of its own.
+
+        Yields:
+            Each row once, in any order: its place in the read, and its bytes; those in an arena are
+            good until the next row is asked for.
+
+        Raises:
+            ReadError: bytes that can't be turned into rows.
+        """
+        ...
+
+
+def join_rows(parts: Sequence[ChunkRows]) -> ChunkRows:
+    """Return rows in parts, at least one, as one array or list; it may be the only part itself."""
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)  # type: ignore[arg-type]
+    return list(itertools.chain.from_iterable(parts))
 
 
 class Reader(Protocol):

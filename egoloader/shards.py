@@ -40,7 +40,7 @@ def encode_index(offsets: npt.ArrayLike, lengths: npt.ArrayLike) -> bytes:
     return data + crc32c(data)
 
 
-def decode_index(data: bytes, num_chunks: int, *, has_crc: bool) -> IndexArray:
+def decode_index(data: bytes | memoryview, num_chunks: int, *, has_crc: bool) -> IndexArray:
     """Decode an index into an (n, 2) array of offset and length.
 
     Raises:
@@ -49,7 +49,7 @@ def decode_index(data: bytes, num_chunks: int, *, has_crc: bool) -> IndexArray:
     wanted = index_size(num_chunks, has_crc=has_crc)
     if len(data) != wanted:
         raise ValueError(f"the shard's index has {len(data)} bytes, not {wanted}")
-    body = data[: 16 * num_chunks]
+    body = bytes(data[: 16 * num_chunks])
     if has_crc and crc32c(body) != data[16 * num_chunks :]:
         raise ValueError("the shard's index does not match its crc32c")
     return np.frombuffer(body, dtype="<u8").reshape(num_chunks, 2).astype(np.uint64)

@@ -147,36 +147,30 @@ class EpisodeFolder:
             )
         return file
 
-    def read_range(self, key: str, path: str, file: StoredFile, start: int, stop: int) -> bytes:
+    def read_range(
+        self,
+        key: str,
+        path: str,
+        file: StoredFile,
+        start: int,
+        stop: int,
+        arena: Arena | None = None,
+    ) -> bytes | memoryview:
         """Return bytes [start, stop) of a stored object of array `key`, and count the request.
 
-        What is behind the file's end is left out.
+        What is behind the file's end is left out. They are in memory of an arena if there is one.
 
         Raises:
             ReadError: the file can't be read, or is shorter than it was.
         """
         try:
-            data = file.read(start, stop)
+            if arena is None:
+                data: bytes | memoryview = file.read(start, stop)
+            else:
+                data = file.read_into(arena.take(stop - start), start)
         except OSError as error:
             raise self._unreadable(key, path, start, stop, error) from error
-        self._count(key, path, file, start, stop, len(data))
-        return data
-
-    def read_into(
-        self, arena: Arena, key: str, path: str, file: StoredFile, start: int, stop: int
-    ) -> memoryview:
-        """Return the bytes of `read_range` in memory of an arena."""
-        memory = arena.take(stop - start)
-        try:
-            size = file.read_into(memory, start)
-        except OSError as error:
-            raise self._unreadable(key, path, start, stop, error) from error
-        self._count(key, path, file, start, stop, size)
-        return memory.data[:size]
-
-    def _count(
-        self, key: str, path: str, file: StoredFile, start: int, stop: int, size: int
-    ) -> None:
+        size = len(data)
         self._counts.of(key).add_request(size)
         if size < min(stop, file.size) - start:
             raise ReadError(
@@ -184,6 +178,7 @@ class EpisodeFolder:
                 episode=self.name,
                 key=key,
             )
+        return data
 
     def _unreadable(self, key: str, path: str, start: int, stop: int, error: OSError) -> ReadError:
         return ReadError(

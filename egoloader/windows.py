@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +22,7 @@ __all__ = [
     "entry_runs",
     "entry_steps",
     "inside_rows",
+    "inside_runs",
 ]
 
 IntArray = npt.NDArray[np.int64]
@@ -40,6 +41,8 @@ class Steps:
         has_time_axis: whether the sample keeps the axis of n.
         is_horizon: whether the window is a forward chunk, which an annotation may cut off.
         runs: the offsets as half-open runs of consecutive frames, sorted.
+        starts: (r,) int64, where the runs start.
+        stops: (r,) int64, where they stop.
         identity: equal for equal windows.
     """
 
@@ -48,16 +51,26 @@ class Steps:
     has_time_axis: bool
     is_horizon: bool
     runs: tuple[Run, ...] = field(init=False)
-    identity: object = field(init=False)
+    starts: IntArray = field(init=False)
+    stops: IntArray = field(init=False)
+    identity: Hashable = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "runs", tuple(consecutive_runs(self.offsets)))
+        starts, stops = np.array(self.runs, dtype=np.int64).reshape(-1, 2).T
+        object.__setattr__(self, "starts", starts)
+        object.__setattr__(self, "stops", stops)
         identity = (tuple(self.offsets.tolist()), self.stride, self.has_time_axis)
         object.__setattr__(self, "identity", identity)
 
-    def is_inside(self, first: int, last: int, end: int) -> bool:
-        """Return whether no step at frames `first` to `last` leaves [0, end)."""
-        return first + self.runs[0][0] >= 0 and last + self.runs[-1][1] <= end
+    def is_inside(self, first: int, left: int) -> bool:
+        """Return whether no step leaves the episode.
+
+        Args:
+            first: the least of some frames.
+            left: the least of their distances from the end: `total_frames` - frame.
+        """
+        return first + self.runs[0][0] >= 0 and self.runs[-1][1] <= left
 
 
 def entry_steps(spec: KeySpec, fps: float) -> Steps:
@@ -131,20 +144,25 @@ def entry_pads(steps: Steps, frames: IntArray, ends: IntArray) -> npt.NDArray[np
     return is_pad if steps.has_time_axis else is_pad[:, 0]
 
 
-def entry_runs(steps: Steps, frames: IntArray, ends: IntArray) -> list[Run]:
-    """Return the rows of `entry_rows` as half-open runs, which may overlap, in no order."""
-    found: list[Run] = []
-    for frame, end in zip(frames.tolist(), ends.tolist(), strict=True):
-        for low, high in steps.runs:
-            start, stop = frame + low, frame + high
-            if start < 0:
-                # Steps before the episode repeat this one; it is a row of its own at most.
-                oldest = frame % steps.stride
-                start, stop = (oldest, oldest + 1) if stop <= 0 else (0, stop)
-            if start >= end:
-                start = end - 1
-            found.append((start, min(max(stop, start + 1), end)))
-    return found
+def entry_runs(steps: Steps, frames: IntArray, ends: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the rows of `entry_rows` as half-open runs, which may overlap.
+
+    Returns:
+        Starts and stops, (B, r) int64 each.
+    """
+    starts, stops = inside_runs(steps, frames)
+    # Steps before the episode repeat this one; it is a row of its own at most.
+    oldest = (frames % steps.stride)[:, None]
+    is_before = stops <= 0
+    starts = np.where(starts >= 0, starts, np.where(is_before, oldest, 0))
+    starts = np.minimum(starts, ends[:, None] - 1)
+    stops = np.where(is_before, oldest + 1, stops)
+    return starts, np.minimum(np.maximum(stops, starts + 1), ends[:, None])
+
+
+def inside_runs(steps: Steps, frames: IntArray) -> tuple[IntArray, IntArray]:
+    """Return `entry_runs` of a window whose steps all lie in the episode."""
+    return frames[:, None] + steps.starts, frames[:, None] + steps.stops
 
 
 def consecutive_runs(rows: IntArray) -> list[Run]:

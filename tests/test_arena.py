@@ -1,4 +1,4 @@
-"""Arenas: pieces that don't overlap, memory that is used again, and is one user's at a time."""
+"""Arenas: one piece of memory, used again and again, by one user at a time."""
 
 from __future__ import annotations
 
@@ -14,39 +14,37 @@ from egoloader.arena import Arena, lent_arena
 
 
 @settings(deadline=None, max_examples=60)
-@given(rounds=st.lists(st.lists(st.integers(0, 3 * 2**20), max_size=12), min_size=1, max_size=4))
-def test_pieces_hold_what_was_put_there_until_the_arena_is_cleared(rounds: list[list[int]]) -> None:
+@given(sizes=st.lists(st.integers(0, 3 * 2**20), min_size=1, max_size=12))
+def test_a_piece_is_as_large_as_asked_for_and_can_be_written_to(sizes: list[int]) -> None:
     arena = Arena()
-    for sizes in rounds:
-        pieces = [arena.take(size) for size in sizes]
-        for number, piece in enumerate(pieces):
-            piece[:] = number + 1
-        for number, (size, piece) in enumerate(zip(sizes, pieces, strict=True)):
-            assert (piece.shape, piece.dtype) == ((size,), np.uint8)
-            assert (piece == number + 1).all()
-        arena.clear()
+    for number, size in enumerate(sizes):
+        piece = arena.take(size)
+        piece[:] = number + 1
+        assert (piece.shape, piece.dtype) == ((size,), np.uint8)
+        assert (piece == number + 1).all()
+        assert max(sizes[: number + 1]) <= arena.num_bytes <= max(2 * max(sizes), 2**18)
 
 
 def test_memory_is_used_again() -> None:
     arena = Arena()
-    for _ in range(3):  # blocks grow until one holds it all
-        for _ in range(40):
-            arena.take(100_000)
-        arena.clear()
-    before = arena.num_bytes
-    address = arena.take(100_000).ctypes.data
-    for _ in range(39):
-        arena.take(100_000)
-    assert arena.num_bytes == before
-    arena.clear()
+    address = arena.take(400_000).ctypes.data
+    assert [arena.take(size).ctypes.data for size in (0, 100_000, 500_000)] == [address] * 3
+    arena.trim()
     assert arena.take(100_000).ctypes.data == address
+
+
+def test_sizes_that_grow_slowly_rarely_make_new_memory() -> None:
+    arena, made = Arena(), set()
+    for size in range(300_000, 600_000, 1000):
+        arena.take(size)
+        made.add(arena.num_bytes)
+    assert len(made) == 2
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arenas, "KEPT_BYTES", 2**21)
-    arena = Arena()
-    arena.take(3 * 2**20)
-    arena.clear()
+    with lent_arena() as arena:
+        arena.take(3 * 2**20)
     assert arena.num_bytes == 0
 
 
@@ -78,11 +76,3 @@ def test_threads_get_arenas_of_their_own() -> None:
     for thread in threads:
         thread.join(20)
     assert len(set(seen)) == 4
-
-
-def test_large_batches_find_their_memory_again() -> None:
-    arena = Arena()
-    for _ in range(2):
-        addresses = [arena.take(150_000).ctypes.data for _ in range(600)]  # 86 MiB
-        arena.clear()
-    assert [arena.take(150_000).ctypes.data for _ in range(600)] == addresses

@@ -49,7 +49,14 @@ from tests.oracle import slow_rows
 
 WRIST = "images.wrist"
 #: Episode, frames, Hz.
-EPISODES = (("a.zarr", 43, 10.0), ("b.zarr", 29, 30.0), ("sub/c.zarr", 11, 4.5))
+EPISODES = (
+    ("a.zarr", 43, 10.0),
+    ("b.zarr", 29, 30.0),
+    ("sub/c.zarr", 11, 4.5),
+    # As `a.zarr` in all but their lengths, so that they are planned as one.
+    ("y.zarr", 37, 10.0),
+    ("z.zarr", 5, 10.0),
+)
 TOTAL = sum(total for _, total, _ in EPISODES)
 CHUNK = 10
 
@@ -202,7 +209,8 @@ def test_any_sampler_of_a_plain_dataloader(folder: Path, kind: str, collate_fn: 
         },
         "batches": {"batch_sampler": BatchSampler([5, 80, 5, 41, 42], 2, drop_last=False)},
     }
-    starts = {name: first for (name, _, _), first in zip(EPISODES, (0, 43, 72), strict=True)}
+    firsts = itertools.accumulate((total for _, total, _ in EPISODES), initial=0)
+    starts = {name: first for (name, _, _), first in zip(EPISODES, firsts, strict=False)}
     num_seen = 0
     for batch in DataLoader(md, collate_fn=collate_fn, **kinds[kind]):
         for b, (name, frame) in enumerate(zip(batch["episode"], batch["frame_index"], strict=True)):
@@ -323,13 +331,17 @@ def test_each_distinct_jpeg_is_decoded_once_a_size(
     folder: Path, monkeypatch: pytest.MonkeyPatch, image_dtype: Any, mixed_sizes: Any
 ) -> None:
     decoded: list[tuple[str, str, int, tuple[int, ...]]] = []
-    original = decode.decode_jpeg
+    original = frames.Camera.decode
 
-    def noted(data: bytes, out: Any, **where: Any) -> None:
-        decoded.append((where["episode"], where["key"], where["frame"], out.shape[:2]))
-        original(data, out, **where)
+    def noted(camera: frames.Camera, data: bytes, outs: Any, row: int) -> None:
+        def noted_pixels(data: bytes, out: Any, size: tuple[int, int]) -> None:
+            decoded.append((camera.episode, camera.key, row, out.shape[:2]))
+            decode.decode_pixels(data, out, size)
 
-    monkeypatch.setattr(frames, "decode_jpeg", noted)
+        monkeypatch.setattr(frames, "decode_pixels", noted_pixels)
+        original(camera, data, outs, row)
+
+    monkeypatch.setattr(frames.Camera, "decode", noted)
     options: Any = {"image_dtype": image_dtype, "mixed_sizes": mixed_sizes}
     md = MultiDataset.from_folder(folder, WHOLE, **options)
     indices = [5, 80, 6, 5, 41, 43, 8, 44, 80]
@@ -376,6 +388,23 @@ def test_each_chunk_is_decoded_once_a_batch(folder: Path, monkeypatch: pytest.Mo
         assert (b[CAMERA].reads, b[CAMERA].rows, b[CAMERA].chunks) == (1, 1, 1)
         for episode in opened.values():
             episode.counts.reset()
+
+
+@pytest.mark.parametrize("image_dtype", ["uint8", "float32", "jpeg"])
+def test_episodes_of_several_sizes_share_a_batch(tmp_path: Path, image_dtype: Any) -> None:
+    sizes = {"a": (8, 12), "b": (16, 24), "c": (8, 12), "d": (16, 24), "e": (4, 6)}
+    for name, size in sizes.items():
+        group = foreign_group(tmp_path / f"{name}.zarr", 6)
+        foreign_bytes(group, CAMERA, jpegs(pictures(6, size)), chunks=(1,))
+        foreign_numbers(group, "pose", ramp(6, 2))
+    entries = keymap(cam=camera(), past=camera(history=2), pose=entry("pose", history=3))
+    md = MultiDataset.from_folder(tmp_path, entries, image_dtype=image_dtype)
+    for _ in range(2):  # at first, no camera's size is known
+        batch = md.__getitems__([25, 6, 0, 13, 7, 25, 18, 2, 29])
+        for sample, index in zip(batch, [25, 6, 0, 13, 7, 25, 18, 2, 29], strict=True):
+            assert_same(sample, md[index])
+            if image_dtype != "jpeg":
+                assert sample["cam"].shape[1:] == sizes[sample["episode"][0]]
 
 
 def test_transforms_see_every_sample_once_alone(folder: Path) -> None:

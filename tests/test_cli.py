@@ -202,7 +202,7 @@ def test_plan_takes_the_first_episode_of_a_folder_and_its_middle_frame() -> None
         (["plan", "SAMPLES", "keymap=sampels"], "did you mean 'samples'?"),
         (["plan", "SAMPLES", "--frame", "92"], "frame 92 is outside episode"),
         (["plan", "SAMPLES", "keymap=human"], "does not have"),
-        (["plan", "SAMPLES", "--batch", "0"], "batch_size must be a whole number above 0"),
+        (["plan", "SAMPLES", "--batch", "0"], "batch_size must be a whole number from 1 on"),
         (["plan", "SAMPLES", "--batch", "2", "--frame", "1"], "keep one of them"),
         (["plan", "SAMPLES", "--batch", "2", "--seed", "-1"], "seed must be a whole number"),
         (["plan", "SAMPLES", "--batch", "2", "+data.filters.task=x"], "no episode has"),

@@ -337,14 +337,14 @@ def test_inactive_validation_decodes_nothing(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[str] = []
-    original = frames.decode_jpeg
+    original = frames.Camera.decode
 
-    def spy(*args: Any, **kwargs: Any) -> None:
-        decoded.append(kwargs["episode"])
-        original(*args, **kwargs)
+    def spy(camera: frames.Camera, *args: Any) -> None:
+        decoded.append(camera.episode)
+        original(camera, *args)
 
     assert left_behind() == []  # threads of a test before this one
-    monkeypatch.setattr(frames, "decode_jpeg", spy)
+    monkeypatch.setattr(frames.Camera, "decode", spy)
     data, recorder = module(folder), Recorder()
     trainer(tmp_path, max_epochs=1, limit_val_batches=0).fit(recorder, datamodule=data)
     trained = {e.name for source in data.sources.values() for e in source.episodes}

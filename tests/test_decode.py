@@ -11,8 +11,9 @@ import simplejpeg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from egoloader.decode import MAX_PIXELS, decode_jpeg, jpeg_size
+from egoloader.decode import MAX_PIXELS, decode_jpeg, jpeg_head, jpeg_size
 from egoloader.errors import FrameError
+from egoloader.frames import Camera
 from tests.jpegs import CMYK, PROGRESSIVE, RGB_STORED, gradient
 
 Pixels = npt.NDArray[np.uint8]
@@ -275,3 +276,60 @@ def test_a_gray_jpeg_resizes_to_three_equal_channels() -> None:
 def test_case_13_a_truncated_jpeg_is_an_error_when_resized_too(kept: float) -> None:
     with pytest.raises(FrameError):
         decode(BASELINE[: int(len(BASELINE) * kept)], (30, 40), stored_size=(64, 96))
+
+
+# What a camera remembers of its frames.
+
+
+def outcome(camera: Camera, data: bytes) -> str:
+    try:
+        camera.check(data, 7)
+    except FrameError as error:
+        return str(error)
+    return ""
+
+
+def varied(data: bytes, edits: list[tuple[int, int]]) -> bytes:
+    changed = bytearray(data)
+    for place, value in edits:
+        changed[place % len(data)] = value
+    return bytes(changed)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    edits=st.lists(
+        st.lists(st.tuples(st.integers(0, 700), st.integers(0, 255)), max_size=3), max_size=6
+    ),
+    kept=st.integers(0, 800),
+)
+def test_a_camera_that_remembers_a_head_finds_what_a_new_one_does(
+    edits: list[list[tuple[int, int]]], kept: int
+) -> None:
+    whole = encode(gradient())
+    seen = Camera("ep.zarr", "images.front_1", (16, 24))
+    assert outcome(seen, whole) == ""
+    others = [
+        whole[:kept],
+        encode_gray(gradient()[..., :1]),
+        CMYK,
+        PROGRESSIVE,
+        with_declared_size(whole, 24, 16),
+    ]
+    for data in [*(varied(whole, some) for some in edits), *others, whole]:
+        new = Camera("ep.zarr", "images.front_1", (16, 24))
+        assert outcome(seen, data) == outcome(new, data)
+
+
+def test_a_head_ends_where_the_pixels_begin() -> None:
+    whole = encode(gradient())
+    head = jpeg_head(whole)
+    assert head
+    assert whole.startswith(head)
+    assert size_of(head) == (16, 24)  # all that it takes is in it
+    with pytest.raises(FrameError):
+        size_of(head[:-1])
+    for odd in (b"", b"\xff", whole[:30], head[:-1], b"no JPEG at all", CMYK[:1]):
+        assert jpeg_head(odd) == b""
+    comment = b"\xff\xfe" + (60_000).to_bytes(2, "big") + bytes(59_998)
+    assert jpeg_head(whole[:2] + comment + whole[2:]) == b""  # too long to be worth it

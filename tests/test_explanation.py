@@ -155,8 +155,8 @@ def test_any_layout_costs_what_the_plan_says(
         maker = SampleMaker(ZarrEpisode(path), entries, SampleSettings())
         (found,) = explain(maker, np.array(frames)).arrays
         maker.episode.counts.reset()
-        fetched = maker.episode.fetch_all(maker.plan(np.array(frames)).reads)
-        assert len(fetched["a"]) == found.cost.rows
+        fetched = maker.episode.fetch("a", maker.plan(np.array(frames)).reads["a"])
+        assert len(fetched) == found.cost.rows
         assert maker.episode.counts["a"] == counts(found.cost)
 
 

@@ -7,6 +7,7 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -104,7 +105,8 @@ def opener(opened: list[int]) -> OpenEpisodes:
         opened.append(number)
         if number < 0:
             raise FileNotFoundError(number)
-        return f"maker {number}"
+        counts = SimpleNamespace(total=SimpleNamespace(bytes=10**number))
+        return SimpleNamespace(number=number, episode=SimpleNamespace(counts=counts))
 
     return OpenEpisodes(2, open_episode)
 
@@ -113,9 +115,10 @@ def test_the_longest_unused_episode_is_closed_first() -> None:
     opened: list[int] = []
     handles: Any = opener(opened)
     for number in (1, 2, 1, 3, 1, 2):
-        assert handles.get(number) == f"maker {number}"
+        assert handles.get(number).number == number
         assert len(handles) <= 2
     assert opened == [1, 2, 3, 2]  # 3 took the place of 2, not that of 1
+    assert handles.bytes_read == 100 + 10 + 1000 + 100  # what the closed ones read stays counted
 
 
 def test_an_episode_that_does_not_open_takes_no_place() -> None:

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egoloader import ZarrEpisode
+from egoloader.batchplan import plan_batch
 from egoloader.keymap import KeySpec
-from egoloader.plan import EntryPlan, ReadPlan, outline_plan, plan_batch, plan_rows
+from egoloader.plan import EntryPlan, ReadPlan, merge_runs, outline_plan, plan_rows
 from egoloader.windows import consecutive_runs, entry_pads, entry_rows, entry_steps
 from tests.strategies import key_specs, row_windows
 
@@ -142,7 +143,8 @@ def test_a_batch_is_one_read_an_array_over_all_entries_and_frames() -> None:
         },
         {"a": 5, "b": 1},
     )
-    plan = plan_batch(outline, frames, 20, np.array([13, 20]))
+    one = np.zeros(2, dtype=np.int64)
+    plan = plan_batch(outline, frames, one, np.array([20]), np.array([13, 20]))
     assert plan.rows("action").tolist() == [[12, 12, 12], [2, 3, 4]]
     assert plan.rows("state").tolist() == [[9, 10, 11, 12], [0, 0, 1, 2]]
     # [0, 5) and [9, 13) lie in neighbouring chunks of 5; row 13 and 14 are cut, and not read.
@@ -150,29 +152,52 @@ def test_a_batch_is_one_read_an_array_over_all_entries_and_frames() -> None:
 
 
 @settings(deadline=None, max_examples=200)
+@given(windows=row_windows(400, min_size=1), chunk_rows=st.integers(1, 60))
+def test_runs_merge_as_windows_do(windows: Windows, chunk_rows: int) -> None:
+    starts, stops = np.array(windows, dtype=np.int64).T
+    found = zip(*(bound.tolist() for bound in merge_runs(starts, stops, chunk_rows)), strict=True)
+    assert list(found) == plan_reads(windows, chunk_rows)
+
+
+@settings(deadline=None, max_examples=200)
 @given(
     specs=st.lists(key_specs(), min_size=1, max_size=5),
     chunks=st.lists(st.integers(1, 12), min_size=2, max_size=2),
-    total=st.integers(1, 200),
+    totals=st.lists(st.integers(1, 200), min_size=1, max_size=3),
     data=st.data(),
 )
 def test_a_batch_plan_equals_the_plan_of_all_its_rows(
-    specs: list[KeySpec], chunks: list[int], total: int, data: st.DataObject
+    specs: list[KeySpec], chunks: list[int], totals: list[int], data: st.DataObject
 ) -> None:
     entries = {
         f"key {n}": EntryPlan("ab"[n % 2], entry_steps(spec, 30), is_cut=False)
         for n, spec in enumerate(specs)
     }
     chunk_rows = dict(zip("ab", chunks, strict=True))
-    frames = np.array(data.draw(st.lists(st.integers(0, total - 1), min_size=1, max_size=4)))
-    plan = plan_batch(outline_plan(entries, chunk_rows), frames, total, None)
-    ends = np.full(len(frames), total)
+    asked = [(n, data.draw(st.integers(0, total - 1))) for n, total in enumerate(totals)]
+    more = data.draw(st.lists(st.integers(0, len(totals) - 1), max_size=4))
+    asked += [(n, data.draw(st.integers(0, totals[n] - 1))) for n in more]
+    numbers, frames = np.array(data.draw(st.permutations(asked)), dtype=np.int64).T
+    outline = outline_plan(entries, chunk_rows)
+    plan = plan_batch(outline, frames, numbers, np.array(totals), None)
+    ends = np.array(totals)[numbers]
     rows = {key: entry_rows(entry.steps, frames, ends) for key, entry in entries.items()}
-    for array, read in plan.reads.items():
-        needed = [rows[key] for key, entry in entries.items() if entry.zarr_key == array]
-        assert read == plan_rows(needed, chunk_rows[array])
+    # What the reads of each array return, one episode's behind the other's: number and row.
+    returned: dict[str, list[tuple[int, int]]] = {}
+    for array, read in outline.arrays.items():
+        for n, reads in enumerate(plan.episodes):
+            needed = [
+                rows[key][numbers == n] for key, entry in entries.items() if entry.zarr_key == array
+            ]
+            assert reads[read] == plan_rows(needed, chunk_rows[array])
+            returned.setdefault(array, []).extend((n, row) for row in reads[read].rows.tolist())
+    assert plan.reads == {array: plan.episodes[0][read] for array, read in outline.arrays.items()}
     for key, entry in entries.items():
         assert plan.rows(key).tolist() == rows[key].tolist()
         assert plan.is_pad(key).tolist() == entry_pads(entry.steps, frames, ends).tolist()
-        read = plan.reads[entry.zarr_key]
-        assert read.rows[plan.places(key)].tolist() == rows[key].tolist()
+        places, line = plan.places(key), plan.lines[outline.entries[key]]
+        for n, at, found in zip(numbers, places, rows[key], strict=True):
+            held = [returned[entry.zarr_key][place] for place in np.atleast_1d(at)]
+            assert held == [(n, row) for row in np.atleast_1d(found)]
+        if line is not None:
+            assert np.arange(len(returned[entry.zarr_key]))[None, line].tolist() == places.tolist()

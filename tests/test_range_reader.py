@@ -24,8 +24,12 @@ from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, Trans
 from zarr.core.dtype import VariableLengthBytes
 
 from egoloader import KeyMap, KeySpec, ZarrDataset, ZarrEpisode
+from egoloader.arena import Arena
+from egoloader.cache import ByteCache
 from egoloader.errors import ReadError
+from egoloader.plan import ReadPlan
 from egoloader.ranges import MergeLimits
+from egoloader.reader import join_rows
 from tests.episodes import (
     edit_json,
     foreign_bytes,
@@ -85,6 +89,57 @@ def test_an_episode_equals_zarr_python(stored: StoredArray, data: st.DataObject)
                 if isinstance(rows, np.ndarray):
                     rows[...] = 0  # theirs to write to, and nobody else's
         assert ep.counts["a"].reads == 2
+
+
+@settings(deadline=None, max_examples=60)
+@given(stored=arrays_of_bytes(), data=st.data())
+def test_a_stream_of_rows_equals_zarr_python(stored: StoredArray, data: st.DataObject) -> None:
+    with written(stored) as path:
+        truth = zarr.open_array(path / "a", mode="r")[...]
+        ep = ZarrEpisode(path, missing_chunks="fill")
+        windows = data.draw(row_windows(stored.total, min_size=1))
+        plan = ReadPlan(tuple(ep.plan_reads(windows, ep.layout("a").chunk_rows)))
+        for arena in (None, Arena()):
+            ep.counts.reset()
+            # Of an arena, bytes are good until the next ones are asked for.
+            found = [(n, bytes(row)) for n, row in ep.bytes_reader("a").stream(plan, arena)]
+            assert [row for _, row in sorted(found)] == truth[plan.rows].tolist()
+            assert sorted(n for n, _ in found) == list(range(plan.num_rows))
+            assert (ep.counts["a"].reads, ep.counts["a"].rows) == (1, plan.num_rows)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    chunk_rows=st.integers(1, 12),
+    shapes=st.lists(st.lists(st.integers(0, 3), max_size=2), min_size=2, max_size=4),
+    cache_bytes=st.sampled_from([0, 700, 3000, 10**6]),
+    data=st.data(),
+)
+def test_arrays_read_alike_equal_those_read_alone(
+    chunk_rows: int, shapes: list[list[int]], cache_bytes: int, data: st.DataObject
+) -> None:
+    total, keys = 40, tuple("abcd"[: len(shapes)])
+    with tempfile.TemporaryDirectory() as folder:
+        group = foreign_group(Path(folder) / "ep.zarr", total)
+        values = {}
+        for key, shape in zip(keys, shapes, strict=True):
+            chunks = (chunk_rows, *(max(1, extent - 1) for extent in shape))
+            numbers = np.random.default_rng(len(values)).random((total, *shape))
+            shards = data.draw(st.sampled_from([None, (4 * chunk_rows, *chunks[1:])]))
+            values[key] = foreign_numbers(group, key, numbers, chunks=chunks, shards=shards)
+        cache = ByteCache(cache_bytes)
+        together = ZarrEpisode(Path(folder) / "ep.zarr", cache=cache)
+        alone = ZarrEpisode(Path(folder) / "ep.zarr", cache=ByteCache(cache_bytes))
+        for _ in range(3):
+            windows = data.draw(row_windows(total, min_size=1))
+            plan = ReadPlan(tuple(together.plan_reads(windows, chunk_rows)))
+            for key, parts in zip(keys, together.reader(keys)(plan), strict=True):
+                assert join_rows(parts).tolist() == values[key][plan.rows].tolist()
+                alone.fetch(key, plan)
+        assert cache.num_bytes <= cache_bytes
+        costs = [{key: ep.counts[key] for key in keys} for ep in (together, alone)]
+        if cache_bytes in (0, 10**6):  # else they push one another out
+            assert costs[0] == costs[1]
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egoloader import KeySpec
-from egoloader.windows import Steps, entry_pads, entry_rows, entry_runs, entry_steps, inside_rows
+from egoloader.windows import (
+    Steps,
+    entry_pads,
+    entry_rows,
+    entry_runs,
+    entry_steps,
+    inside_rows,
+    inside_runs,
+)
 from tests.oracle import keeps_time_axis, slow_rows
 from tests.strategies import key_specs, rates
 
@@ -189,9 +197,12 @@ def test_runs_hold_the_rows_and_no_others(
     frames = data.draw(st.lists(st.integers(0, total - 1), min_size=1, max_size=6))
     ends = [data.draw(st.integers(frame + 1, total)) for frame in frames]
     steps = entry_steps(entry, fps)
-    runs = entry_runs(steps, np.array(frames), np.array(ends))
+    starts, stops = entry_runs(steps, np.array(frames), np.array(ends))
     rows = entry_rows(steps, np.array(frames), np.array(ends))
-    assert {row for start, stop in runs for row in range(start, stop)} == set(rows.flat)
+    for of_frame, low, high in zip(rows.reshape(len(frames), -1), starts, stops, strict=True):
+        assert (low < high).all()
+        held = {row for run in zip(low, high, strict=True) for row in range(*run)}
+        assert held == set(of_frame)
 
 
 @settings(deadline=None, max_examples=100)
@@ -202,7 +213,11 @@ def test_inside_the_episode_nothing_is_clamped(
     frames = data.draw(st.lists(st.integers(0, total - 1), min_size=1, max_size=6))
     steps = entry_steps(entry, fps)
     asked, ends = np.array(frames), np.full(len(frames), total)
-    is_inside = steps.is_inside(min(frames), max(frames), total)
+    is_inside = steps.is_inside(min(frames), total - max(frames))
     assert is_inside == (not entry_pads(steps, asked, ends).any())
     if is_inside:
         assert inside_rows(steps, asked).tolist() == entry_rows(steps, asked, ends).tolist()
+        for inside, run in zip(
+            inside_runs(steps, asked), entry_runs(steps, asked, ends), strict=True
+        ):
+            assert inside.tolist() == run.tolist()
