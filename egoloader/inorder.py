@@ -101,15 +101,17 @@ class InOrder:
         Raises:
             SettingsError: what is left is too little for so many ranks.
         """
-        epoch, done = state["epoch"], state["done"]
+        epoch, done, restored = state["epoch"], state["done"], None
         if state["world_size"] == self._world_size:
-            self._restored = (epoch, state["first"], _runs(state["base"]))
-            return epoch, done
-        left = _runs(state["left"])
-        if self._tail == "drop" and left.num_frames < self._batch_size * self._world_size:
-            return epoch + 1, 0
-        self._batching(left)
-        self._restored = (epoch, done, left)
+            restored = (epoch, state["first"], _runs(state["base"]))
+        elif done:
+            left, full_step = _runs(state["left"]), self._batch_size * self._world_size
+            if self._tail == "drop" and left.num_frames < full_step:
+                epoch, done = epoch + 1, 0
+            else:
+                self._batching(left)
+                restored = (epoch, done, left)
+        self._restored = restored
         return epoch, done
 
     def forget(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol
@@ -11,13 +10,21 @@ import numpy as np
 import numpy.typing as npt
 
 from egoloader.clocks import Clocks, Items, Limits, Shuffles
-from egoloader.deal import Batching, Tail, check_tail, deal, shares
+from egoloader.deal import Batching, Tail, check_tail, deal
 from egoloader.errors import SettingsError, check_whole
 from egoloader.pool import admission_order
 from egoloader.roster import Roster
 from egoloader.seeding import permutation, stream_key, uniforms
 
-__all__ = ["Draws", "Order", "OrderSettings", "PoolOrder", "WeightedOrder"]
+__all__ = [
+    "Draws",
+    "Order",
+    "OrderSettings",
+    "PoolOrder",
+    "check_frames",
+    "check_ranks",
+    "data_fingerprint",
+]
 
 IntArray = npt.NDArray[np.int64]
 State = dict[str, Any]
@@ -132,10 +139,16 @@ class _Deal:
     """
 
     def __init__(
-        self, epoch: int, first: int, items: Items, world_size: int, settings: OrderSettings
+        self,
+        epoch: int,
+        first: int,
+        items: Items,
+        lengths: IntArray,
+        world_size: int,
+        settings: OrderSettings,
     ) -> None:
         self.epoch, self.first, self.items = epoch, first, items
-        self.parts = deal(items, world_size)
+        self.parts = _deal_begun_first(items, world_size, lengths)
         totals = tuple(part.num_frames for part in self.parts)
         self.batching = Batching(totals, settings.batch_size, settings.tail)
         self.begun: tuple[int, list[State | None]] = (first, [None] * world_size)
@@ -161,7 +174,7 @@ class PoolOrder:
 
     def __init__(self, roster: Roster, settings: OrderSettings, rank: int, world_size: int) -> None:
         check_ranks(rank, world_size)
-        _check_frames(roster)
+        check_frames(roster)
         roster.check_budget(settings.byte_budget)
         self._roster, self._settings = roster, settings
         self._rank, self._world_size = rank, world_size
@@ -174,7 +187,7 @@ class PoolOrder:
     def fingerprint(self) -> Mapping[str, Any]:
         """See `Order`."""
         return {
-            **_fingerprint(self._roster, self._digest),
+            **data_fingerprint(self._roster, self._digest),
             **asdict(self._settings),
             "weights": None,
         }
@@ -220,36 +233,40 @@ class PoolOrder:
         Raises:
             SettingsError: what is left is too little for so many ranks.
         """
+        epoch, done = state["epoch"], state["done"]
+        restored = self._restored_deal(state) if done else None  # None where the epoch is whole
+        self._restored = restored
+        is_over = bool(done) and restored is None
+        return (epoch + 1, 0) if is_over else (epoch, done)
+
+    def _restored_deal(self, state: State) -> _Deal | None:
+        """Return what is left at a state; None where no batch is."""
         epoch, done, ranks = state["epoch"], state["done"], state["ranks"]
-        self._restored = None
-        if not done:
-            return epoch, done  # the epoch is whole
         items = self._unpack(epoch, state["first"], state["base"])
         if state["world_size"] == self._world_size:
-            dealt = _Deal(epoch, state["first"], items, self._world_size, self._settings)
+            dealt = self._deal_anew(epoch, state["first"], items)
             dealt.begun = (done, list(ranks))
-            self._restored = dealt
-            return epoch, done
-        left = _left(deal(items, state["world_size"]), ranks)
-        if self._settings.tail == "drop" and left.num_frames < self._full_step():
-            return epoch + 1, 0
-        items = self._shuffled(epoch, done, left)
-        self._restored = _Deal(epoch, done, items, self._world_size, self._settings)
-        return epoch, done
+            return dealt
+        left = _left(_deal_begun_first(items, state["world_size"], self._roster.lengths), ranks)
+        full_step = self._settings.batch_size * self._world_size
+        if self._settings.tail == "drop" and left.num_frames < full_step:
+            return None
+        return self._deal_anew(epoch, done, self._shuffled(epoch, done, left))
 
     def forget(self) -> None:
         """See `Order`."""
         self._restored = None
-
-    def _full_step(self) -> int:
-        return self._settings.batch_size * self._world_size
 
     def _shuffles(self, epoch: int) -> Shuffles:
         return Shuffles(self._settings.seed, epoch, self._roster.lengths)
 
     def _deal_whole(self, epoch: int) -> _Deal:
         items = admission_order(self._shuffles(epoch))
-        return _Deal(epoch, 0, items, self._world_size, self._settings)
+        return self._deal_anew(epoch, 0, items)
+
+    def _deal_anew(self, epoch: int, first: int, items: Items) -> _Deal:
+        lengths = self._roster.lengths
+        return _Deal(epoch, first, items, lengths, self._world_size, self._settings)
 
     def _deal_of(self, epoch: int) -> _Deal:
         if self._restored is not None and self._restored.epoch == epoch:
@@ -316,6 +333,19 @@ class PoolOrder:
         return self._shuffled(epoch, first, items)
 
 
+def _deal_begun_first(items: Items, world_size: int, lengths: IntArray) -> list[Items]:
+    """Deal parts to ranks, of which each admits those of begun episodes first.
+
+    So they end first, and don't become more each time that other ranks share what is left.
+    """
+    parts = []
+    for part in deal(items, world_size):
+        is_whole = part.stops - part.starts == lengths[part.numbers]
+        order = np.argsort(is_whole, kind="stable")
+        parts.append(Items(part.numbers[order], part.starts[order], part.stops[order]))
+    return parts
+
+
 def _drawn_between(dealt: _Deal, rank: int, start: int, stop: int) -> int:
     drawn = dealt.batching.drawn
     return drawn(rank, stop - dealt.first) - drawn(rank, start - dealt.first)
@@ -334,122 +364,18 @@ def _left(parts: list[Items], ranks: list[State]) -> Items:
     return Items(*np.concatenate(left, axis=1))
 
 
-class WeightedOrder:
-    """Frames drawn with replacement, each as often as its weight says; covers nothing.
-
-    An epoch has as many draws as there are frames. Episodes are not pooled: a batch is of as many
-    as chance has it.
-
-    Args:
-        roster: the episodes.
-        weights: (frames,) float64, of all frames of the roster's episodes, one after the other;
-            from 0 on, not all 0.
-        settings: of the order; pool and budget are not used.
-        rank: whose batches these are.
-        world_size: how many ranks there are.
+def check_frames(roster: Roster) -> None:
+    """Refuse to draw from nothing.
 
     Raises:
-        SettingsError: weights that can't be meant, or what `PoolOrder` refuses.
+        SettingsError: there are no frames.
     """
-
-    covers = False
-
-    def __init__(
-        self,
-        roster: Roster,
-        weights: npt.NDArray[np.float64],
-        settings: OrderSettings,
-        rank: int,
-        world_size: int,
-    ) -> None:
-        check_ranks(rank, world_size)
-        _check_frames(roster)
-        self._roster, self._settings = roster, settings
-        self._rank, self._world_size = rank, world_size
-        self._weights = np.cumsum(weights)
-        self._bounds = np.cumsum(roster.lengths)
-        self._digest = roster.digest()
-        self._weights_digest = hashlib.blake2b(weights.tobytes(), digest_size=16).hexdigest()
-        # An epoch, its batches done before what is left was dealt, and draws of all ranks in them.
-        self._deal = (0, 0, 0)
-
-    def fingerprint(self) -> Mapping[str, Any]:
-        """See `Order`."""
-        return {
-            **_fingerprint(self._roster, self._digest),
-            **asdict(self._settings),
-            "weights": self._weights_digest,
-        }
-
-    def num_batches(self, epoch: int) -> int:
-        """See `Order`."""
-        _, first, before = self._deal_of(epoch)
-        return first + self._batching(before).num_batches
-
-    def left_out(self, epoch: int) -> int:
-        """See `Order`."""
-        return self._batching(self._deal_of(epoch)[2]).left_out
-
-    def batches(self, epoch: int, done: int) -> Iterator[Draws]:
-        """See `Order`."""
-        _, first, before = self._deal_of(epoch)
-        batching = self._batching(before)
-        key = stream_key("weights", self._settings.seed, epoch, first, self._rank)
-        for batch in range(done - first, batching.num_batches):
-            start, repeats = batching.drawn(self._rank, batch), batching.repeats(self._rank, batch)
-            count = batching.drawn(self._rank, batch + 1) - start + repeats
-            at = uniforms(key, count, batch * self._settings.batch_size) * self._weights[-1]
-            places = np.searchsorted(self._weights, at, side="right")
-            places = np.minimum(places, len(self._weights) - 1)  # where rounding met the very end
-            numbers = np.searchsorted(self._bounds, places, side="right")
-            frames = places - (self._bounds - self._roster.lengths)[numbers]
-            yield Draws(numbers, frames, repeats, 0)
-
-    def state(self, epoch: int, done: int) -> State:
-        """See `Order`."""
-        _, first, before = self._deal_of(epoch)
-        batching = self._batching(before)
-        drawn = sum(batching.drawn(rank, done - first) for rank in range(self._world_size))
-        return {
-            "world_size": self._world_size,
-            "first": first,
-            "before": before,
-            "drawn": before + drawn,
-        }
-
-    def restore(self, state: State) -> tuple[int, int]:
-        """See `Order`."""
-        epoch, done = state["epoch"], state["done"]
-        if state["world_size"] == self._world_size:
-            self._deal = (epoch, state["first"], state["before"])
-            return epoch, done
-        left = self._roster.num_frames - state["drawn"]
-        step = self._settings.batch_size * self._world_size
-        if self._settings.tail == "drop" and left < step:
-            return epoch + 1, 0
-        self._batching(state["drawn"])
-        self._deal = (epoch, done, state["drawn"])
-        return epoch, done
-
-    def forget(self) -> None:
-        """See `Order`."""
-        self._deal = (0, 0, 0)
-
-    def _deal_of(self, epoch: int) -> tuple[int, int, int]:
-        return self._deal if self._deal[0] == epoch else (epoch, 0, 0)
-
-    def _batching(self, before: int) -> Batching:
-        left = shares(self._roster.num_frames - before, self._world_size)
-        totals = tuple(stop - start for start, stop in left)
-        return Batching(totals, self._settings.batch_size, self._settings.tail)
-
-
-def _check_frames(roster: Roster) -> None:
     if not roster.ids:
         raise SettingsError("there are no episodes with frames to draw from")
 
 
-def _fingerprint(roster: Roster, digest: str) -> dict[str, Any]:
+def data_fingerprint(roster: Roster, digest: str) -> dict[str, Any]:
+    """Return what tells the data of an order, of which the digest is known."""
     return {
         "number of episodes": len(roster.ids),
         "number of frames": roster.num_frames,

@@ -42,7 +42,7 @@ class Roster:
     ) -> None:
         listed = list(episodes.items() if isinstance(episodes, Mapping) else episodes)
         by_id = _by_id(listed)
-        size_of = _sizes([ident for ident, _ in listed], byte_sizes)
+        size_of = _sizes([_plain(ident) for ident, _ in listed], byte_sizes)
         kept = sorted((i for i, n in by_id.items() if n), key=lambda i: (type(i).__name__, i))
         self.ids: tuple[Ident, ...] = tuple(kept)
         self.lengths = np.array([by_id[ident] for ident in kept], dtype=np.int64)
@@ -111,9 +111,10 @@ def _by_id(listed: Sequence[Any]) -> dict[Ident, int]:
             raise SettingsError(
                 f"episode {ident!r}: frames must be a whole number from 0 on, got {frames!r}"
             )
-        if ident in by_id:
-            raise SettingsError(f"episode {ident!r} is listed twice")
-        by_id[ident if isinstance(ident, str) else int(ident)] = int(frames)
+        plain = _plain(ident)
+        if plain in by_id:
+            raise SettingsError(f"episode {plain!r} is listed twice")
+        by_id[plain] = int(frames)
     return by_id
 
 
@@ -138,6 +139,11 @@ def _sizes(
                 f"episode {ident!r}: byte_sizes must be whole numbers from 0 on, got {size!r}"
             )
     return {ident: int(byte_sizes[ident]) for ident in ids}
+
+
+def _plain(ident: Any) -> Ident:
+    """Return an id without NumPy's type, which would be told from it."""
+    return str(ident) if isinstance(ident, str) else int(ident)
 
 
 def _is_count(number: object) -> bool:

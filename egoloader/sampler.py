@@ -20,8 +20,9 @@ from egoloader.columns import (
 from egoloader.deal import Tail
 from egoloader.errors import LoaderError, SettingsError, check_whole
 from egoloader.frameindex import FrameIndex
-from egoloader.order import Order, OrderSettings, PoolOrder, WeightedOrder
+from egoloader.order import Order, OrderSettings, PoolOrder
 from egoloader.roster import Roster, check_fingerprint
+from egoloader.weighted import WeightedOrder
 
 __all__ = ["EpisodePoolSampler", "IndexOrder", "PositionedSampler", "pooled_indices"]
 
@@ -80,7 +81,7 @@ class PositionedSampler(Sampler[Indices]):
     def __init__(self, order: IndexOrder) -> None:
         self._order = order
         self.epoch, self.done = 0, 0
-        self._begun = (0, 0)  # where the newest iterator began
+        self._begun, self._drawn = (0, 0), 0  # where the newest iterator began; its batches since
         self._newest = 0
 
     @property
@@ -109,7 +110,7 @@ class PositionedSampler(Sampler[Indices]):
     def begin(self) -> int:
         """Begin an iterator, in place of those before it; return its number."""
         self._newest += 1
-        self._begun = (self.epoch, self.done)
+        self._begun, self._drawn = (self.epoch, self.done), 0
         return self._newest
 
     def check_newest(self, number: int) -> None:
@@ -140,6 +141,7 @@ class PositionedSampler(Sampler[Indices]):
 
     def advance(self) -> None:
         """Count one more batch as handed out."""
+        self._drawn += 1
         self.epoch, self.done = self._behind(self.epoch, self.done, 1)
 
     def state_dict(self, handed_out: int | None = None) -> dict[str, Any]:
@@ -155,12 +157,12 @@ class PositionedSampler(Sampler[Indices]):
         position = (self.epoch, self.done)
         if handed_out is not None:
             check_whole("handed_out", handed_out, 0)
-            position = self._behind(*self._begun, handed_out)
-            if position > (self.epoch, self.done):
+            if handed_out > self._drawn:
                 raise SettingsError(
-                    f"handed_out is {handed_out}, more batches than this sampler's newest iterator "
-                    "was asked for"
+                    f"handed_out is {handed_out}, more batches than the {self._drawn} that this "
+                    "sampler's newest iterator was asked for"
                 )
+            position = self._behind(*self._begun, handed_out)
         state = self._order.state(*position)
         epoch, done = position
         return {

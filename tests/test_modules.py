@@ -60,6 +60,7 @@ ORDER = [
     "pool",
     "deal",
     "order",
+    "weighted",
     "inorder",
     "columns",
     "sampler",

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from egoloader import EpisodePool
 from egoloader.clocks import Clocks, Items, Limits, Shuffles
 from egoloader.errors import SettingsError
-from egoloader.order import Order, OrderSettings, PoolOrder, WeightedOrder
+from egoloader.order import Order, OrderSettings, PoolOrder
 from egoloader.roster import Roster
 from egoloader.seeding import stream_key
+from egoloader.weighted import WeightedOrder
 from tests.orders import TAILS, SlowClocks, budgets, slow_shuffle, some_lengths, surprise
 
 Pairs = list[tuple[int, int]]
@@ -62,6 +63,7 @@ def slow_ranks(roster: Roster, options: OrderSettings, epoch: int, world_size: i
         groups = itertools.groupby(flat[span], key=lambda pair: pair[0])
         places = [(number, [place for _, place in group]) for number, group in groups]
         spans = [(number, own[0], own[-1] + 1) for number, own in places]
+        spans.sort(key=lambda span: span[2] - span[1] == lengths[span[0]])  # those cut come first
         slow = SlowClocks(
             Shuffles(options.seed, epoch, roster.lengths),
             Items(*np.array(spans, dtype=np.int64).reshape(-1, 3).T),

@@ -45,8 +45,8 @@ def sampler(md: MultiDataset, **options: Any) -> EpisodePoolSampler:
 
 
 def num_resumes(positions: int, stride: int) -> int:
-    """Return how often `resume_everywhere` compares a run: one that isn't resumed, too."""
-    return 1 + positions + sum(-(-(positions - p) // stride) for p in range(positions))
+    """Return how often `resume_everywhere` goes on from a state."""
+    return positions + sum(-(-(positions - p) // stride) for p in range(positions))
 
 
 def assert_all_same(tally: Tally, positions: int, stride: int) -> None:

@@ -45,11 +45,11 @@ class Tally:
         return Tally(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     @classmethod
-    def of(cls, found: Sequence[Any], wanted: Sequence[Any]) -> Tally:
-        """Compare what one resumed run handed out with what it should have."""
+    def of(cls, found: Sequence[Any], wanted: Sequence[Any], resumes: int = 1) -> Tally:
+        """Compare what a run handed out with what it should have."""
         pairs = itertools.zip_longest(found, wanted)
         wrong = sum(one != other for one, other in pairs)
-        return cls(1, max(len(found), len(wanted)), wrong)
+        return cls(resumes, max(len(found), len(wanted)), wrong)
 
 
 def resume_everywhere(
@@ -66,7 +66,7 @@ def resume_everywhere(
     """
     whole = list(itertools.islice(begin().batches(), length))
     turns = itertools.cycle(others)
-    tally = Tally.of(*_walk(begin(), 0, length, whole))
+    tally = Tally.of(*_walk(begin(), 0, length, whole), resumes=0)
     for position, state in _saved(begin(), 0, length, 1):
         for second, again in _saved(_resumed(next(turns), state), position, length, stride):
             tally += Tally.of(*_walk(_resumed(next(turns), again), second, length, whole))

@@ -14,8 +14,8 @@ from tests.episodes import ramp
 __all__ = ["KEYMAP", "Shown", "show", "show_all", "write_recordings"]
 
 KEYMAP = KeyMap({"joints": KeySpec(zarr_key="joints", key_type="proprio_keys")})
-#: Of each sample, in the batch's order: its episode, its frame index and its seed.
-Shown = list[tuple[str, int, int]]
+#: Of each sample, in the batch's order: its episode, frame index and seed, and whether it repeats.
+Shown = list[tuple[str, int, int, bool]]
 
 
 def write_recordings(folder: Path, embodiment: str, lengths: Sequence[int]) -> Path:
@@ -35,8 +35,8 @@ def show(batch: Mapping[str, Any]) -> Shown:
     frames = batch["frame_index"]
     wanted = 1000.0 * frames[:, None] + torch.arange(2)
     assert torch.equal(batch["joints"], wanted), f"{batch['joints']} instead of {wanted}"
-    columns = (batch["episode"], frames.tolist(), batch["sample_seed"].tolist())
-    return list(zip(*columns, strict=True))
+    columns = [batch[key].tolist() for key in ("frame_index", "sample_seed", "is_repeat")]
+    return list(zip(batch["episode"], *columns, strict=True))
 
 
 def show_all(batches: Mapping[str, Mapping[str, Any]]) -> Shown:

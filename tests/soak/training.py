@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from egoloader import EpisodeDataModule
 from tests.soak.recordings import KEYMAP, Shown, show_all
@@ -19,6 +20,7 @@ QUIET = (
     "ignore:.*isinstance.treespec:FutureWarning",
     "ignore:.*isinstance.treespec:UserWarning",
     "ignore:Be aware that when using `ckpt_path`:UserWarning",
+    "ignore:Total length of `list` across ranks is zero:UserWarning",
 )
 
 
@@ -57,13 +59,19 @@ class Recorder(lightning.LightningModule):
 
 
 class OneCycle(Recorder):
-    """Asks how many steps there will be before anything is restored."""
+    """Asks how many steps there will be before anything is restored.
+
+    Attributes:
+        steps: what it was told.
+    """
 
     def configure_optimizers(self) -> Any:
         """Return an optimizer, and a schedule over all steps."""
         optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-        steps = int(self.trainer.estimated_stepping_batches)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)
+        self.steps = int(self.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=0.1, total_steps=self.steps
+        )
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
@@ -99,12 +107,14 @@ class EverySave(lightning.Callback):
 
 def trainer(root: Path, **options: Any) -> lightning.Trainer:
     """Return a trainer on the CPU that says nothing; checkpoints only where callbacks make them."""
+    callbacks = options.pop("callbacks", [])
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     return lightning.Trainer(
         accelerator="cpu",
         default_root_dir=root,
         num_sanity_val_steps=0,
-        enable_checkpointing="callbacks" in options,
+        enable_checkpointing=any(isinstance(one, ModelCheckpoint) for one in callbacks),
+        callbacks=callbacks,
         **quiet,
         **options,
     )
