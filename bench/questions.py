@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from bench import configs, hdf5, lance, lengths, loader, memory, reads, threads
+from bench import configs, hdf5, lance, lengths, loader, memory, order, reads, threads
 from bench.result import save
 
 __all__ = ["QUESTIONS", "answer"]
@@ -19,6 +19,7 @@ QUESTIONS = {
     "loader": loader,
     "threads": threads,
     "memory": memory,
+    "order": order,
     "configs": configs,
 }
 

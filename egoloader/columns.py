@@ -15,6 +15,7 @@ from egoloader.errors import EpisodeError, EpisodeFormatError, SampleError, Sett
 __all__ = [
     "Column",
     "FrameSource",
+    "ListedFrames",
     "digest_of",
     "frame_weights",
     "kept_frames",
@@ -26,14 +27,23 @@ IntArray = npt.NDArray[np.int64]
 Column = str | Callable[[ZarrEpisode], Any]
 
 
-class FrameSource(Protocol):
-    """A dataset over whole episodes."""
+class ListedFrames(Protocol):
+    """What a dataset says of its frames."""
+
+    @property
+    def seed(self) -> int:
+        """What the samples' randomness goes by."""
+        ...
 
     def __len__(self) -> int: ...
 
     def frames_by_episode(self) -> list[tuple[str, int]]:
-        """Return the episodes' names and frames, in the dataset's order."""
+        """Return the episodes' names and frames, in the order of the indices."""
         ...
+
+
+class FrameSource(ListedFrames, Protocol):
+    """A dataset over whole episodes."""
 
     def open_each(self) -> Iterator[ZarrEpisode]:
         """Open one episode after the other, in the same order."""
@@ -49,7 +59,10 @@ def kept_frames(data: FrameSource, column: Column) -> dict[str, IntArray]:
     """
     kept, is_any = {}, False
     for episode in data.open_each():
-        is_kept = _values(episode, column, "frame_filter") != 0
+        values = _values(episode, column, "frame_filter")
+        rule = f"frame_filter {_called(column)} must be finite"
+        _refuse(values, ~np.isfinite(values), episode, rule)
+        is_kept = values != 0
         is_any = is_any or bool(is_kept.any())
         if not is_kept.all():
             kept[episode.name] = np.flatnonzero(is_kept)
@@ -71,14 +84,8 @@ def frame_weights(
     found = {}
     for episode in data.open_each():
         weights = _values(episode, column, "weights").astype(np.float64)
-        is_wrong = ~np.isfinite(weights) | (weights < 0)
-        if is_wrong.any():
-            frame = int(is_wrong.argmax())
-            raise EpisodeFormatError(
-                f"weights {_called(column)} must be finite and from 0 on, got {weights[frame]}",
-                episode=episode.name,
-                frame=frame,
-            )
+        rule = f"weights {_called(column)} must be finite and from 0 on"
+        _refuse(weights, ~np.isfinite(weights) | (weights < 0), episode, rule)
         found[episode.name] = weights[kept[episode.name]] if episode.name in kept else weights
     weights = np.concatenate([found[name] for name in ids])
     if not weights.any():
@@ -103,6 +110,14 @@ def digest_of(kept: Mapping[str, IntArray]) -> str | None:
         digest.update(repr(name).encode())
         digest.update(kept[name].astype("<i8").tobytes())
     return digest.hexdigest()
+
+
+def _refuse(
+    values: npt.NDArray[Any], is_wrong: npt.NDArray[np.bool_], episode: ZarrEpisode, rule: str
+) -> None:
+    if is_wrong.any():
+        frame = int(is_wrong.argmax())
+        raise EpisodeFormatError(f"{rule}, got {values[frame]}", episode=episode.name, frame=frame)
 
 
 def _values(episode: ZarrEpisode, column: Column, option: str) -> npt.NDArray[Any]:

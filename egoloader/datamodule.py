@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -143,6 +142,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
         self._sources: dict[str, MultiDataset] = {}
         self._valid_sources: dict[str, MultiDataset] = {}
         self._ranks = (0, 1)  # this process's, and how many there are
+        self._is_restored = False  # since the last setup
 
     @property
     def sources(self) -> Mapping[str, MultiDataset]:
@@ -154,8 +154,9 @@ class EpisodeDataModule(lightning.LightningDataModule):
     def setup(self, stage: str) -> None:
         """Find the episodes and check them against the keymap, once; `fit` starts a new order.
 
-        A `fit` begins with the first batch of the first epoch, unless a checkpoint's position is
-        loaded behind this call, as Lightning does for `fit(ckpt_path=…)`.
+        A `fit` begins with the first batch of the first epoch, unless the trainer has trained
+        already, or a checkpoint's position is loaded behind this call, as Lightning does for
+        `fit(ckpt_path=…)`.
 
         Raises:
             SettingsError: an embodiment with a keymap and no frames; `overfit_batches`; or several
@@ -214,6 +215,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
         if not state_dict or not is_fit:
             return
         self.train_dataloader().restore(state_dict)
+        self._is_restored = True
         # Lightning looks for the position in the loader, and this module has it.
         warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before")
 
@@ -223,13 +225,16 @@ class EpisodeDataModule(lightning.LightningDataModule):
                 "overfit_batches needs an order that repeats, and this one draws every frame "
                 "before any comes again; set percent or filters to train on few episodes"
             )
+        self._is_restored = False
         if self._train is not None:
-            self._train.reset()
+            # A trainer that has trained already goes on where it was.
+            if not self._running_epoch():
+                self._train.reset()
             return
         if not self._sources:
             self._sources = self._by_embodiment("train", percent=self._percent)
         self._train = MixtureLoader(
-            {name: Source(data, self._sampler(data)) for name, data in self._sources.items()},
+            {name: Source(data, self._sampler(name, data)) for name, data in self._sources.items()},
             self._settings.schedule,
             world_size=self._ranks[1],
             num_threads=self._settings.num_threads,
@@ -238,21 +243,24 @@ class EpisodeDataModule(lightning.LightningDataModule):
             on_epoch=self._tell_trainer,
         )
 
-    def _sampler(self, data: MultiDataset) -> EpisodePoolSampler:
+    def _sampler(self, name: str, data: MultiDataset) -> EpisodePoolSampler:
         order, (rank, world_size) = self._settings.order, self._ranks
         frame_filter, frame_weights = self._columns
-        return EpisodePoolSampler(
-            data,
-            order.batch_size,
-            order.pool_size,
-            order.seed,
-            rank,
-            world_size,
-            order.tail,
-            order.byte_budget,
-            frame_filter=frame_filter,
-            weights=frame_weights,
-        )
+        try:
+            return EpisodePoolSampler(
+                data,
+                order.batch_size,
+                order.pool_size,
+                order.seed,
+                rank,
+                world_size,
+                order.tail,
+                order.byte_budget,
+                frame_filter=frame_filter,
+                weights=frame_weights,
+            )
+        except SettingsError as error:
+            raise SettingsError(f"embodiment {name!r}: {error}") from error
 
     def _take_ranks(self) -> None:
         """Learn from the trainer which process this is; loaders of other ranks are let go."""
@@ -263,10 +271,12 @@ class EpisodeDataModule(lightning.LightningDataModule):
         if ranks != self._ranks:
             self._ranks, self._train, self._valid = ranks, None, None
 
-    def _epoch_limit(self, size: int) -> int:
-        """Return the batches that an epoch of `size` has, as the trainer limits it."""
+    def _epoch_limit(self, size: int, whole: int) -> int:
+        """Return the batches of an epoch that has `size`, and `whole` if it were a whole one."""
         limit = 1.0 if self.trainer is None else self.trainer.limit_train_batches
-        return min(size, limit) if isinstance(limit, int) else int(size * limit)
+        if isinstance(limit, float) and limit < 1.0:
+            limit = max(1, int(whole * limit))
+        return min(size, limit) if isinstance(limit, int) else size
 
     def _running_epoch(self) -> int:
         """Return the epoch that the trainer is in; 0 without a trainer."""
@@ -281,8 +291,13 @@ class EpisodeDataModule(lightning.LightningDataModule):
         if self.trainer is None:
             return
         loop = self.trainer.fit_loop
+        if loop.restarting and self.trainer.global_step and not self._is_restored:
+            raise SettingsError(
+                "the checkpoint holds no position of this data module, so that frames would come "
+                "again; was it saved with another one? Resume with that, or load the weights only"
+            )
         limits = None if loop._combined_loader is None else loop._combined_loader.limits
-        if not limits or loop.max_batches in (size, math.inf):
+        if not limits:
             return
         # The iterator that asked for this one holds the same list.
         loop.max_batches, limits[0] = size, size

@@ -100,6 +100,11 @@ class ZarrDataset(Dataset[Sample]):
         """What a sample holds."""
         return self._maker.keymap
 
+    @property
+    def seed(self) -> int:
+        """What `sample_seed` goes by."""
+        return self._maker.settings.seed
+
     def frames_by_episode(self) -> list[tuple[str, int]]:
         """Return the episode's name and frames."""
         return [(self.episode.name, self.episode.total_frames)]
@@ -271,6 +276,11 @@ class MultiDataset(Dataset[Sample]):
         return MultiDataset(
             self.folder, kept, keymaps, self.settings, self._missing_chunks, self._cache
         )
+
+    @property
+    def seed(self) -> int:
+        """What `sample_seed` goes by."""
+        return self.settings.seed
 
     def frames_by_episode(self) -> list[tuple[str, int]]:
         """Return the episodes' names and frames, in the order of the indices."""

@@ -27,6 +27,7 @@ class InOrder:
         rank: whose batches these are.
         world_size: how many ranks there are.
         tail: how a pass ends; see `Batching`.
+        data: what tells the dataset from others, for resuming.
 
     Raises:
         SettingsError: an option that can't be meant, or too few frames for the tail asked for.
@@ -41,11 +42,13 @@ class InOrder:
         rank: int = 0,
         world_size: int = 1,
         tail: Tail = "spread",
+        data: str = "",
     ) -> None:
         check_whole("batch_size", batch_size, 1)
         check_ranks(rank, world_size)
         check_tail(tail)
         self._num_frames, self._batch_size, self._tail = num_frames, batch_size, tail
+        self._data = data
         self._rank, self._world_size = rank, world_size
         self._restored: tuple[int, int, Items] | None = None  # an epoch, batches done, what is left
         self._whole = _runs([(0, num_frames)] if num_frames else [])
@@ -55,6 +58,7 @@ class InOrder:
         """See `Order`."""
         return {
             "number of frames": self._num_frames,
+            "list of episodes": self._data,
             "batch_size": self._batch_size,
             "tail": self._tail,
             "shuffle": False,

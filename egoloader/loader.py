@@ -13,11 +13,13 @@ from torch.utils.data import Subset
 from egoloader.batch import Allocate, Batch
 from egoloader.buffers import Buffers, cuda_fence, no_fence
 from egoloader.collation import collate
+from egoloader.columns import ListedFrames
 from egoloader.errors import SettingsError, check_whole
 from egoloader.frameindex import FrameIndex
 from egoloader.inorder import InOrder
 from egoloader.order import OrderSettings
 from egoloader.sampler import PositionedSampler, pooled_indices
+from egoloader.seeding import stream_key
 from egoloader.threads import Ordered, Threads, check_threads
 
 __all__ = [
@@ -42,14 +44,8 @@ def default_threads() -> int:
     return min(cores, MAX_THREADS)
 
 
-class BatchMaker(Protocol):
+class BatchMaker(ListedFrames, Protocol):
     """What a loader asks for batches: `ZarrDataset` and `MultiDataset`."""
-
-    def __len__(self) -> int: ...
-
-    def frames_by_episode(self) -> list[tuple[str, int]]:
-        """Return names and frames of what indices number, in their order."""
-        ...
 
     def make_batch(self, indices: Sequence[int], allocate: Allocate) -> Batch:
         """Return the samples of many indices, in memory from `allocate`."""
@@ -232,9 +228,14 @@ class _SubsetMaker:
     def make_batch(self, indices: Sequence[int], allocate: Allocate) -> Batch:
         return self._inner.make_batch([self._index(index) for index in indices], allocate)
 
+    @property
+    def seed(self) -> int:
+        return self._inner.seed
+
     def frames_by_episode(self) -> list[tuple[str, int]]:
         """Return all its frames as those of one episode, as it may take any of any."""
-        return [("", len(self))]
+        inner = [self._inner.frames_by_episode(), list(map(int, self._indices))]
+        return [(f"subset {stream_key(ascii(inner)):x}", len(self))]
 
     def _index(self, index: int) -> int:
         inner = self._indices[index]
@@ -259,8 +260,9 @@ def _own_order(
     size = 32 if batch_size is None else batch_size
     if shuffle:
         settings = OrderSettings(batch_size=size, seed=seed)
-        return PositionedSampler(pooled_indices(maker.frames_by_episode(), settings))
-    return PositionedSampler(InOrder(len(maker), size))
+        return PositionedSampler(pooled_indices(maker, settings))
+    listed = f"{stream_key(ascii(maker.frames_by_episode()), maker.seed):x}"
+    return PositionedSampler(InOrder(len(maker), size, data=listed))
 
 
 def _check_order(batch_size: object, shuffle: object, seed: object, batch_sampler: object) -> None:

@@ -45,12 +45,16 @@ class Position:
         epoch: complete epochs among them.
         done: of the running epoch.
         size: batches of the running epoch where nothing limits it; None where it hasn't begun.
+        whole: batches of an epoch that begins with the passes, of which limits take their share.
+        pacer: the source whose pass ends with the running epoch, if there is one.
     """
 
     step: int = 0
     epoch: int = 0
     done: int = 0
     size: int | None = None
+    whole: int = 0
+    pacer: str | None = None
 
 
 class MixtureLoader:
@@ -72,7 +76,8 @@ class MixtureLoader:
         schedule: how they are mixed.
         world_size: processes that share the frames.
         num_threads: threads that make the batches of all sources.
-        epoch_limit: asked at the start of an epoch: how many of so many batches it may have.
+        epoch_limit: asked how many batches an epoch may have, given those it has without a limit,
+            and those of a whole one.
         running_epoch: asked at the start of an epoch for its number, as the trainer counts; it
             counts an epoch that it broke off as one, so that the next is a whole one.
         on_epoch: told at the start of an epoch, or of what is left of one, its number of batches.
@@ -92,7 +97,7 @@ class MixtureLoader:
         *,
         world_size: int,
         num_threads: int,
-        epoch_limit: Callable[[int], int],
+        epoch_limit: Callable[[int, int], int],
         running_epoch: Callable[[], int],
         on_epoch: Callable[[int], None],
     ) -> None:
@@ -113,9 +118,7 @@ class MixtureLoader:
 
     def __iter__(self) -> Iterator[dict[str, Batch]]:
         self._newest += 1
-        position = self._begun()
-        assert position.size is not None
-        self._on_epoch(self._epoch_limit(position.size))
+        self._on_epoch(self._limited(self._begun()))
         return self._batches(self._newest)
 
     def state(self) -> dict[str, Any]:
@@ -141,7 +144,7 @@ class MixtureLoader:
                 raise SettingsError(f"embodiment {name!r}: {error}") from error
         at = Position(*(state[field.name] for field in fields(Position)))
         if state["world_size"] != self._world_size and at.size is not None:
-            at = replace(at, size=self._size_anew(at, at.size, state["world_size"]))
+            at = self._dealt_anew(at, state["world_size"])
         self.position = at
         self._newest += 1
 
@@ -157,31 +160,45 @@ class MixtureLoader:
 
     def _begun(self) -> Position:
         """Return the position in an epoch that has begun, as the next batch will find it."""
-        at = self.position
-        if at.size is None:
-            at = replace(at, size=self._size())
-        assert at.size is not None
+        at = self.position if self.position.size is not None else self._begin(self.position)
         # An epoch is over, too, where the trainer broke it off or a resumed run has a lower limit.
-        epoch = max(at.epoch + (at.done >= self._epoch_limit(at.size)), self._running_epoch())
-        return at if epoch == at.epoch else Position(at.step, epoch, 0, self._size())
+        epoch = max(at.epoch + (at.done >= self._limited(at)), self._running_epoch())
+        return at if epoch == at.epoch else self._begin(Position(at.step, epoch))
 
-    def _size(self) -> int:
-        """Return the batches of an epoch that begins now."""
+    def _begin(self, at: Position) -> Position:
+        """Return a position at the start of an epoch, with what the epoch will have."""
+        samplers = {name: source.sampler for name, source in self.sources.items()}
+        lengths = {name: one.pass_length for name, one in samplers.items()}
         if self._schedule.at_end == "ends":
-            return self._steps_left(self.position.step)
-        samplers = [source.sampler for source in self.sources.values()]
-        lengths = [one.pass_length if one.done else len(one) for one in samplers]
-        return max(lengths) if self._schedule.combine == "all" else sum(lengths)
+            whole = self._schedule.steps_left(lengths, at.step)
+            return replace(at, size=self._steps_left(at.step), whole=whole)
+        if self._schedule.combine == "weighted" and len(samplers) > 1:
+            whole = sum(lengths.values())
+            return replace(at, size=whole, whole=whole)
+        pacer = max(lengths, key=lambda name: lengths[name])
+        one, whole = samplers[pacer], lengths[pacer]
+        if one.done and self._epoch_limit(whole, whole) < whole:
+            return replace(at, size=whole, whole=whole)  # the passes go on through limited epochs
+        # Behind an epoch that was broken off, this is the rest of it.
+        return replace(at, size=len(one) - one.done, whole=whole, pacer=pacer)
 
-    def _size_anew(self, at: Position, size: int, world_size: int) -> int:
-        """Return the batches of a running epoch, now that other ranks share what is left of it."""
+    def _dealt_anew(self, at: Position, world_size: int) -> Position:
+        """Return a position in a running epoch, now that other ranks share what is left of it."""
+        assert at.size is not None
         if self._schedule.at_end == "ends":
-            return at.done + self._steps_left(at.step)
-        samplers = [source.sampler for source in self.sources.values()]
-        along = [len(one) for one in samplers if one.done == at.done]
-        if self._schedule.combine == "all" and along:
-            return max(along)  # the epoch of the longest source, which has begun with it
-        return at.done + -(-(size - at.done) * world_size // self._world_size)
+            return replace(at, size=at.done + self._steps_left(at.step))
+        if at.pacer is None:
+            left = -(-(at.size - at.done) * world_size // self._world_size)
+            return replace(at, size=at.done + left)
+        one = self.sources[at.pacer].sampler
+        if not one.done:
+            return Position(at.step, at.epoch + 1)  # what was left made no full batch
+        return replace(at, size=at.done + len(one) - one.done)
+
+    def _limited(self, at: Position) -> int:
+        """Return the batches of the running epoch."""
+        assert at.size is not None
+        return self._epoch_limit(at.size, at.whole)
 
     def _steps_left(self, step: int) -> int:
         samplers = {name: one.sampler for name, one in self.sources.items()}
@@ -190,8 +207,7 @@ class MixtureLoader:
 
     def _batches(self, number: int) -> Iterator[dict[str, Batch]]:
         self.position = self._begun()
-        assert self.position.size is not None
-        size = self._epoch_limit(self.position.size)
+        size = self._limited(self.position)
         # Dropped in the middle, the threads end by themselves: to wait for them here could be to
         # wait in the garbage collector, for a lock that this thread holds.
         threads = Threads(self._num_threads)

@@ -27,6 +27,8 @@ __all__ = [
 ]
 
 IntArray = npt.NDArray[np.int64]
+#: Changes with whatever changes an order that settings and data leave as it was.
+_KIND = "clocks 1"
 State = dict[str, Any]
 
 
@@ -56,6 +58,8 @@ class OrderSettings:
         check_whole("pool_size", self.pool_size, 1)
         check_whole("seed", self.seed, 0)
         check_tail(self.tail)
+        if self.byte_budget is not None:
+            check_whole("byte_budget", self.byte_budget, 1)
 
 
 class Draws(NamedTuple):
@@ -136,6 +140,7 @@ class _Deal:
         ranks: every rank's clocks at the position that a state was last asked for, as a state has
             them all.
         at: that position.
+        own: this rank's clocks at the position that batches were last asked from, and it.
     """
 
     def __init__(
@@ -154,6 +159,7 @@ class _Deal:
         self.begun: tuple[int, list[State | None]] = (first, [None] * world_size)
         self.ranks: list[Clocks] = []
         self.at = first
+        self.own: tuple[Clocks, int] | None = None
 
 
 class PoolOrder:
@@ -204,7 +210,7 @@ class PoolOrder:
     def batches(self, epoch: int, done: int) -> Iterator[Draws]:
         """See `Order`."""
         dealt = self._deal_of(epoch)
-        clocks = self._clocks_at(dealt, self._rank, done)
+        clocks = self._own_clocks(dealt, done)
         batching, shuffles = dealt.batching, self._shuffles(epoch)
         for batch in range(done - dealt.first, batching.num_batches):
             drawn = batching.drawn(self._rank, batch)
@@ -251,7 +257,14 @@ class PoolOrder:
         full_step = self._settings.batch_size * self._world_size
         if self._settings.tail == "drop" and left.num_frames < full_step:
             return None
-        return self._deal_anew(epoch, done, self._shuffled(epoch, done, left))
+        try:
+            return self._deal_anew(epoch, done, self._shuffled(epoch, done, left))
+        except SettingsError as error:
+            raise SettingsError(
+                f"can't resume with tail: spread on {self._world_size} ranks: {left.num_frames} "
+                "frames are left of the epoch, so that some would have fewer than batches; resume "
+                f"on fewer ranks, or on {state['world_size']} as before"
+            ) from error
 
     def forget(self) -> None:
         """See `Order`."""
@@ -283,6 +296,16 @@ class PoolOrder:
         clocks = Clocks(self._shuffles(dealt.epoch), dealt.parts[rank], self._limits, state)
         clocks.skip(_drawn_between(dealt, rank, at, done))
         return clocks
+
+    def _own_clocks(self, dealt: _Deal, done: int) -> Clocks:
+        """Return clocks of this rank to draw from, behind `done` batches."""
+        if dealt.own is None or dealt.own[1] > done:
+            dealt.own = (self._clocks_at(dealt, self._rank, done), done)
+        clocks, at = dealt.own
+        clocks.skip(_drawn_between(dealt, self._rank, at, done))
+        dealt.own = (clocks, done)
+        shuffles, items = self._shuffles(dealt.epoch), dealt.parts[self._rank]
+        return Clocks(shuffles, items, self._limits, clocks.state())
 
     def _move_ranks(self, dealt: _Deal, done: int) -> None:
         """Move every rank's clocks on to a position; back, by starting anew."""
@@ -380,4 +403,5 @@ def data_fingerprint(roster: Roster, digest: str) -> dict[str, Any]:
         "number of episodes": len(roster.ids),
         "number of frames": roster.num_frames,
         "set of episodes": digest,
+        "kind of order": _KIND,
     }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from egoloader.errors import SettingsError
+from egoloader.errors import SettingsError, check_whole
 
 __all__ = ["Ident", "Roster", "check_fingerprint"]
 
@@ -40,6 +40,8 @@ class Roster:
         episodes: Mapping[Any, int] | Iterable[tuple[Any, int]],
         byte_sizes: Mapping[Any, int] | Sequence[int] | None = None,
     ) -> None:
+        if not isinstance(episodes, Iterable):
+            raise SettingsError(f"episodes are (id, frames) pairs or a mapping, got {episodes!r}")
         listed = list(episodes.items() if isinstance(episodes, Mapping) else episodes)
         by_id = _by_id(listed)
         size_of = _sizes([_plain(ident) for ident, _ in listed], byte_sizes)
@@ -61,10 +63,8 @@ class Roster:
         """
         if byte_budget is None:
             return
-        if type(byte_budget) is not int or byte_budget < 1:
-            raise SettingsError(
-                f"byte_budget must be a whole number of bytes above 0, got {byte_budget!r}"
-            )
+        check_whole("byte_budget", byte_budget, 1)
+        assert isinstance(byte_budget, int)
         for ident, size in zip(self.ids, self.sizes.tolist(), strict=True):
             if size > byte_budget:
                 raise SettingsError(
@@ -74,7 +74,7 @@ class Roster:
 
     def digest(self) -> str:
         """Return what tells this set of episodes from others: a short text."""
-        listed = repr((self.ids, self.lengths.tolist(), self.sizes.tolist()))
+        listed = ascii((self.ids, self.lengths.tolist(), self.sizes.tolist()))
         return hashlib.blake2b(listed.encode(), digest_size=16).hexdigest()
 
 

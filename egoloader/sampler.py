@@ -12,6 +12,7 @@ from torch.utils.data import Sampler
 from egoloader.columns import (
     Column,
     FrameSource,
+    ListedFrames,
     digest_of,
     frame_weights,
     kept_frames,
@@ -180,9 +181,23 @@ class PositionedSampler(Sampler[Indices]):
         Raises:
             SettingsError: it is of other data or settings; names what differs.
         """
+        if not isinstance(state, Mapping):
+            raise SettingsError(f"can't resume: a state is a mapping, got {type(state).__name__}")
         check_fingerprint(state.get("fingerprint"), self._order.fingerprint())
-        self.epoch, self.done = self._order.restore(dict(state))
+        try:
+            position = self._restored(state)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            if isinstance(error, SettingsError):
+                raise
+            raise SettingsError(f"can't resume: the state is broken ({error!r})") from error
+        self.epoch, self.done = position
         self.begin()
+
+    def _restored(self, state: Mapping[str, Any]) -> tuple[int, int]:
+        for name in ("epoch", "done"):
+            check_whole(f"can't resume: the state's {name}", state[name], 0)
+        check_whole("can't resume: the state's world_size", state["world_size"], 1)
+        return self._order.restore(dict(state))
 
     def reset(self) -> None:
         """Go back to the first batch of the first epoch."""
@@ -275,7 +290,7 @@ class EpisodePoolSampler(PositionedSampler):
         else:
             column = frame_weights(data, weights, kept, roster.ids)
             order = WeightedOrder(roster, column, settings, rank, world_size)
-        self._indexed = _Indexed(order, listed, roster.ids, kept)
+        self._indexed = _Indexed(order, listed, roster.ids, kept, data.seed)
         self._pool_size = pool_size
         super().__init__(self._indexed)
 
@@ -293,18 +308,15 @@ class EpisodePoolSampler(PositionedSampler):
         return self._indexed.num_resident / self._pool_size
 
 
-def pooled_indices(listed: Sequence[tuple[str, int]], settings: OrderSettings) -> IndexOrder:
-    """Return the pooled order of episodes' frames for one rank, as indices.
-
-    Args:
-        listed: the episodes' names and frames, in the order of the indices.
-        settings: of the order.
+def pooled_indices(data: ListedFrames, settings: OrderSettings) -> IndexOrder:
+    """Return the pooled order of a dataset's frames for one rank, as indices.
 
     Raises:
         SettingsError: no frames.
     """
+    listed = data.frames_by_episode()
     roster = Roster(listed)
-    return _Indexed(PoolOrder(roster, settings, 0, 1), listed, roster.ids, {})
+    return _Indexed(PoolOrder(roster, settings, 0, 1), listed, roster.ids, {}, data.seed)
 
 
 class _Indexed:
@@ -315,6 +327,7 @@ class _Indexed:
         listed: the dataset's episodes and their frames, in its order.
         ids: of the episodes that the order numbers.
         kept: per filtered episode, its frames that are drawn.
+        sample_seed: what the samples' randomness goes by.
     """
 
     def __init__(
@@ -323,6 +336,7 @@ class _Indexed:
         listed: Sequence[tuple[str, int]],
         ids: Sequence[Any],
         kept: Mapping[str, IntArray],
+        sample_seed: int,
     ) -> None:
         self._order, self.covers, self.num_resident = order, order.covers, 0
         stops = np.cumsum([frames for _, frames in listed])
@@ -331,10 +345,14 @@ class _Indexed:
         }
         self._starts = np.array([starts[name] for name in ids], dtype=np.int64)
         self._kept = {n: kept[name] for n, name in enumerate(ids) if name in kept}
-        self._filter = digest_of(kept)
+        self._filter, self._sample_seed = digest_of(kept), sample_seed
 
     def fingerprint(self) -> Mapping[str, Any]:
-        return {**self._order.fingerprint(), "frame_filter": self._filter}
+        return {
+            **self._order.fingerprint(),
+            "frame_filter": self._filter,
+            "the data's seed": self._sample_seed,
+        }
 
     def num_batches(self, epoch: int) -> int:
         return self._order.num_batches(epoch)

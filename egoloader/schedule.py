@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from egoloader.errors import SettingsError, check_whole, near_miss
 from egoloader.seeding import stream_key, uniforms
@@ -86,12 +87,7 @@ class Schedule:
         """Yield, for one step after the other without end, the sources that it takes."""
         if self.combine == "all":
             yield from itertools.repeat(tuple(sources))
-        weights = [1.0 if self.weights is None else float(self.weights[name]) for name in sources]
-        bounds = np.cumsum(weights)
-        key = stream_key("mixture", self.seed)
-        for block in itertools.count(start, _BLOCK):
-            at = uniforms(key, _BLOCK, block) * bounds[-1]
-            places = np.minimum(np.searchsorted(bounds, at, side="right"), len(sources) - 1)
+        for places in self._drawn(sources, start):
             yield from ((sources[place],) for place in places.tolist())
 
     def steps_left(self, left: Mapping[str, int], start: int) -> int:
@@ -101,10 +97,27 @@ class Schedule:
             left: per source, the batches that its pass has left, at least one.
             start: the step.
         """
-        remaining = dict(left)
-        for count, names in enumerate(self.steps(tuple(left), start), 1):
-            for name in names:
-                remaining[name] -= 1
-            if any(remaining[name] == 0 for name in names):
-                return count
+        if self.combine == "all":
+            return min(left.values())
+        remaining, before = list(left.values()), 0
+        for places in self._drawn(tuple(left), start):
+            ends = []
+            for source, count in enumerate(remaining):
+                taken = np.flatnonzero(places == source)
+                if len(taken) >= count:
+                    ends.append(int(taken[count - 1]) + 1)
+                remaining[source] = count - len(taken)
+            if ends:
+                return before + min(ends)
+            before += len(places)
         raise AssertionError("steps never end")
+
+    def _drawn(self, sources: Sequence[str], start: int) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield, block by block without end, which source each step takes."""
+        weights = [1.0 if self.weights is None else float(self.weights[name]) for name in sources]
+        bounds = np.cumsum(weights)
+        key = stream_key("mixture", self.seed)
+        for block in itertools.count(start, _BLOCK):
+            at = uniforms(key, _BLOCK, block) * bounds[-1]
+            places = np.searchsorted(bounds, at, side="right")
+            yield np.minimum(places, len(sources) - 1)  # where rounding met the very end

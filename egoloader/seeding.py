@@ -33,7 +33,7 @@ _LOG_TERMS = [2.0 / (2 * n + 1) for n in range(11)]
 
 def stream_key(*parts: int | str) -> int:
     """Return the 64-bit key of the stream that numbers and words name."""
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(ascii(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 

@@ -61,15 +61,23 @@ class LoaderTelemetry(lightning.Callback):
         trainer: lightning.Trainer,
         pl_module: lightning.LightningModule,
         outputs: Any,
-        batch: Mapping[str, Mapping[str, Any]],
+        batch: Mapping[str, Any],
         batch_idx: int,
     ) -> None:
-        """Count a step; the clock starts behind the first one."""
+        """Count a step; the clock starts behind the first one.
+
+        Args:
+            trainer: see Lightning, like all that follow.
+            pl_module: logs.
+            outputs: of the step.
+            batch: `{embodiment: batch}`, or one batch as `EpisodeLoader` makes it.
+            batch_idx: of the step.
+        """
         now, load = time.perf_counter(), _load(trainer)
         if self._since is None:
             self._since, self._load = now, load
             return
-        for frames in batch.values():
+        for frames in [batch] if "frame_index" in batch else batch.values():
             self._frames += len(frames["frame_index"])
             self._episodes += len(set(frames["episode"]))
             self._batches += 1

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from egoloader import EpisodePoolSampler, clocks
 from egoloader.clocks import Items, Limits, Shuffles
 from egoloader.inorder import InOrder
+from egoloader.order import Order
+from egoloader.roster import Roster
 from egoloader.sampler import PositionedSampler
 from egoloader.seeding import stream_key
 
@@ -167,7 +169,10 @@ class Listed:
     The names are neither in the order of listing nor all of one length.
     """
 
-    def __init__(self, lengths: Sequence[int], names: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, lengths: Sequence[int], names: Sequence[str] | None = None, seed: int = 0
+    ) -> None:
+        self.seed = seed
         names = [f"e{7 * n % 101}" for n in range(len(lengths))] if names is None else names
         self.listed = list(zip(names, lengths, strict=True))
 
@@ -251,3 +256,42 @@ def served_by(ranks: Sequence[PositionedSampler], steps: int) -> list[int]:
     """Hand out some batches of every rank; their frames, but for repeats."""
     iterators = [iter(one) for one in ranks]
     return [f for _ in range(steps) for one in iterators for f in frames_in([marked(next(one))])]
+
+
+# Orders over episodes that have numbers for names.
+
+Pairs = list[tuple[int, int]]
+#: Frames, rank and number of ranks that don't go together, and what is said of them.
+NO_JOBS: list[tuple[list[int], Any, Any, str]] = [
+    ([3, 4], 2, 2, "rank 2 is none of 2: they are 0 to 1"),
+    ([3, 4], -1, 2, "rank must be a whole number from 0 on, got -1"),
+    ([3, 4], True, 2, "rank .* got True"),
+    ([3, 4], 0, 0, "world_size must be a whole number from 1 on, got 0"),
+    ([3, 4], 0, 1.0, "world_size .* got 1.0"),
+    ([], 0, 1, "no episodes with frames"),
+    ([0, 0], 0, 1, "no episodes with frames"),
+]
+
+
+def roster_of(lengths: list[int], sizes: list[int] | None = None) -> Roster:
+    return Roster(list(enumerate(lengths)), sizes)
+
+
+def drawn(order: Order, epoch: int = 0, done: int = 0) -> list[tuple[Pairs, Pairs]]:
+    """Return, for each batch that is left, its frames and its repeats."""
+    found = []
+    for draws in order.batches(epoch, done):
+        assert draws.numbers.shape == draws.frames.shape
+        pairs = list(zip(draws.numbers.tolist(), draws.frames.tolist(), strict=True))
+        real = len(pairs) - draws.num_repeats
+        found.append((pairs[:real], pairs[real:]))
+    return found
+
+
+def once(batches: list[tuple[Pairs, Pairs]]) -> Pairs:
+    return [pair for real, _ in batches for pair in real]
+
+
+def state_at(order: Order, epoch: int, done: int) -> dict[str, Any]:
+    state = {"epoch": epoch, "done": done, **order.state(epoch, done)}
+    return dict(json.loads(json.dumps(state)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections import Counter
+import pickle
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -16,13 +16,12 @@ import pytest
 from bench import order, order_build, order_draws, order_mixing, order_states
 from bench.__main__ import main
 from bench.order_draws import WAYS, DrawSettings, Episodes, Position, steady, time_draws
-from bench.order_mixing import WITHOUT, MixingSettings, expected_unique, mix
+from bench.order_mixing import MixingSettings
 from bench.order_states import StateSettings, reach, state_sizes, time_states
 from bench.pairing import Spread, Timings, WrongAnswerError
 from bench.result import Result
 from egoloader import EpisodePool, EpisodePoolSampler
-from egoloader.clocks import Clocks
-from egoloader.order import Draws, PoolOrder
+from egoloader.clocks import Clocks, Shuffles
 
 EPISODES = Episodes(count=80, total_frames=20, batch_size=4)
 DRAWS = DrawSettings(pool_sizes=(3, 6), rounds=2, batches=10)
@@ -130,6 +129,30 @@ def test_a_frame_that_comes_twice_is_refused() -> None:
             order_draws._check_new(np.array(indices), seen, "here")
 
 
+def test_every_block_is_checked_for_frames_that_come_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def zeros(self: Shuffles, number: int, start: int, stop: int) -> Any:
+        return np.zeros(stop - start, np.int64)
+
+    monkeypatch.setattr(Shuffles, "frames", zeros)
+    with pytest.raises(WrongAnswerError, match="pool_size=3, block 0: a frame is drawn twice"):
+        time_draws(EPISODES, DRAWS)
+
+
+def test_times_are_given_by_way_and_pool_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(contenders: Any, *_: Any, **__: Any) -> Timings:
+        named = tuple(one.name for one in contenders)
+        return Timings(named, np.array([[100 + int(name.split("=")[1]) for name in named]]))
+
+    monkeypatch.setattr(order_draws, "measure", measured)
+    timings = time_draws(EPISODES, DRAWS)
+    assert tuple(timings) == WAYS
+    for of_way in timings.values():
+        assert of_way.names == ("pool_size=3", "pool_size=6")
+        assert of_way.nanoseconds.tolist() == [[103, 106]]
+
+
 def test_skipping_that_loses_a_frame_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     skip = Clocks.skip
     monkeypatch.setattr(Clocks, "skip", lambda self, count: skip(self, count + (count > 19)))
@@ -163,6 +186,26 @@ def test_a_state_that_goes_on_elsewhere_is_refused(monkeypatch: pytest.MonkeyPat
         time_states(EPISODES, 3, positions, rounds=1)
 
 
+class Still:
+    """Draws, and is where it was."""
+
+    def load_state_dict(self, state: Any) -> None:
+        pass
+
+    def state_dict(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([1])
+
+
+def test_draws_that_leave_the_state_as_it_was_are_refused() -> None:
+    sources: dict[str, Any] = {"a": Still(), "b": Still()}
+    with pytest.raises(WrongAnswerError, match="a draw leaves the state as it was"):
+        order_states._time_saving(sources, {"a": 0, "b": 1}, rounds=1)
+    assert order_states._time_saving(sources, {"a": 0, "b": 0}, rounds=1).rounds == 1
+
+
 def test_answers_that_change_from_round_to_round_are_refused() -> None:
     rising = iter(range(9))
     contenders = [
@@ -177,7 +220,9 @@ def test_a_state_of_other_ranks_has_what_they_had_begun() -> None:
     sizes = state_sizes(EPISODES, 3, STATES)
     assert list(sizes) == ["ranks: 1", "ranks: 3", "ranks: 2, going on from 3"]
     assert sizes["ranks: 3"]["bytes"] > sizes["ranks: 1"]["bytes"]
-    assert sizes["ranks: 2, going on from 3"]["bytes"] > sizes["ranks: 3"]["bytes"] * 2 / 3
+    after = sizes["ranks: 2, going on from 3"]["bytes"]
+    assert after != sizes["ranks: 3"]["bytes"]
+    assert after > sizes["ranks: 1"]["bytes"]
 
 
 def test_a_sampler_that_saves_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,6 +237,19 @@ def test_a_sampler_that_saves_something_else_is_refused(monkeypatch: pytest.Monk
         state_sizes(EPISODES, 3, STATES)
 
 
+def test_a_size_is_shared_by_the_ranks() -> None:
+    size = len(pickle.dumps({"a": 1}))
+    said = order_states._size({"a": 1}, size - 1)
+    assert said == {"ranks": size - 1, "bytes": size, "bytes a rank": 2}
+
+
+def test_ranks_that_go_on_with_other_batches_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    length = EpisodePoolSampler.__len__
+    monkeypatch.setattr(EpisodePoolSampler, "__len__", lambda self: length(self) + 1)
+    with pytest.raises(WrongAnswerError, match="2 ranks go on with"):
+        state_sizes(EPISODES, 3, STATES)
+
+
 @pytest.mark.parametrize("what", ["EpisodePool", "PoolOrder"])
 def test_construction_says_what_it_took(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     order_build.main(what, count=80, total_frames=20, pool_size=3, seed=0)
@@ -199,6 +257,14 @@ def test_construction_says_what_it_took(what: str, capsys: pytest.CaptureFixture
     assert tuple(said["first"]) == next(EPISODES.pool(3))
     assert said["seconds"] > 0
     assert said.keys() == {"seconds", "peak_bytes", "first"}
+
+
+def test_memory_is_what_construction_adds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(order_build, "_memory", {"VmRSS": 10, "VmHWM": 30}.get)
+    order_build.main("PoolOrder", count=4, total_frames=20, pool_size=3, seed=0)
+    assert json.loads(capsys.readouterr().out)["peak_bytes"] == 20
 
 
 def test_memory_is_this_processs() -> None:
@@ -229,57 +295,13 @@ def test_the_worst_construction_is_the_target(monkeypatch: pytest.MonkeyPatch) -
     assert (memory.figure.median, memory.is_met) == (97, True)
 
 
-def test_episodes_of_a_batch_are_counted() -> None:
-    numbers = np.array([0, 1, 0, 1, 5, 5, 5, 5, 3, 2, 1, 0, 7, 8])
-    assert order_mixing._unique(numbers, 4).tolist() == [2, 1, 4]
-
-
-def test_what_is_expected_without_a_pool() -> None:
-    # Two frames of each of three episodes, drawn in pairs: of the same with probability 1/5.
-    assert expected_unique(np.array([2, 2, 2]), 2) == pytest.approx(1 / 5 + 2 * 4 / 5)
-    # Lengths 1 and 3: both episodes in half of the pairs.
-    assert expected_unique(np.array([1, 3]), 2) == pytest.approx(1.5)
-    assert expected_unique(np.array([2, 5]), 7) == pytest.approx(2)
-
-
-def test_larger_pools_mix_better() -> None:
-    settings = MixingSettings(
-        episodes=60, frames=(20, 60), batch_size=8, pool_sizes=(4, 16), epochs=2
-    )
-    mixed = mix(settings)
-    assert list(settings.names) == [WITHOUT, "pool_size=60, all", "pool_size=4", "pool_size=16"]
-    without, whole, few, some = mixed.inner.mean(axis=0)
-    assert few < some < whole == pytest.approx(without, rel=0.05)
-    assert mixed.inner.shape == mixed.last.shape == (2, 4)
-    assert few <= 4
-
-
-def test_a_shuffle_that_favours_episodes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        order_mixing, "_drawn_without", lambda lengths, *_: np.repeat(np.arange(12), lengths)
-    )
-    with pytest.raises(WrongAnswerError, match=r"without a pool, epoch 0: .* episodes a batch"):
-        mix(MIXING)
-
-
-def test_an_epoch_that_lacks_a_frame_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = PoolOrder.batches
-
-    def with_a_repeat(self: PoolOrder, epoch: int, done: int) -> Iterator[Draws]:
-        drawn = list(batches(self, epoch, done))
-        yield from [*drawn[:-1], drawn[0]]
-
-    monkeypatch.setattr(PoolOrder, "batches", with_a_repeat)
-    with pytest.raises(WrongAnswerError, match="epoch 0: not every frame comes once"):
-        mix(MIXING)
-
-
-def test_lengths_differ_and_are_the_seeds() -> None:
-    lengths = MIXING.lengths
-    assert len(Counter(lengths.tolist())) > 3
-    assert np.array_equal(lengths, MIXING.lengths)
-    assert 10 <= lengths.min() < lengths.max() <= 30
-    assert not np.array_equal(lengths, dataclasses.replace(MIXING, seed=1).lengths)
+def test_mixing_is_compared_with_drawing_without_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = np.array([[4.0, 3.0, 1.0, 2.0], [4.0, 3.2, 1.0, 2.0]])
+    monkeypatch.setattr(order, "mix", lambda _: order_mixing.Mixed(inner, inner / 2))
+    answer = order._mixing(SETTINGS)
+    (target,) = answer.targets
+    assert (target.figure, target.is_met) == (Spread.of([0.75, 0.8]), False)
+    assert [row.value.median for row in answer.figures[::4]] == [4, 2]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,12 @@ def test_a_file_a_link_and_a_folder_with_a_last_one(folder: Path) -> None:
 def test_only_an_empty_folder_starts_anew(folder: Path) -> None:
     assert find_checkpoint(str(folder)) is None
     (folder / "notes.txt").write_text("no checkpoint")
-    assert find_checkpoint(str(folder)) is None
+    with pytest.raises(ConfigError, match=r"no last.ckpt to go on from; give the path of a .ckpt"):
+        find_checkpoint(str(folder))
+    (folder / "checkpoints").mkdir()
+    write(folder / "checkpoints", "last.ckpt")
+    with pytest.raises(ConfigError, match=r"did you mean .*run/checkpoints\?"):
+        find_checkpoint(str(folder))
     with pytest.raises(ConfigError, match="there is no such checkpoint"):
         find_checkpoint(str(folder / "nowhere"))
 

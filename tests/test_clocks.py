@@ -235,6 +235,14 @@ def test_passing_over_makes_no_shuffle(monkeypatch: pytest.MonkeyPatch) -> None:
     assert frames
 
 
+def test_long_episodes_behind_short_ones_make_no_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Planned for the few frames that are left at its begin, it ends sooner as more come.
+    rings = counted(monkeypatch, Shuffles, "rings")
+    one = Clocks(*whole([1, 1] + [3000] * 60, pool_size=2))
+    one.draw()
+    assert len(rings) < 8
+
+
 @pytest.mark.parametrize("pool_size", [32, 4096])
 def test_a_draw_costs_little_of_a_large_pool(
     pool_size: int, monkeypatch: pytest.MonkeyPatch

@@ -164,6 +164,16 @@ def test_what_names_no_column(md: MultiDataset, option: str, column: Any) -> Non
         EpisodePoolSampler(md, **options)
 
 
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_filters_that_can_not_be_meant(md: MultiDataset, wrong: float) -> None:
+    def keep(episode: ZarrEpisode) -> Any:
+        return [1.0, 0.0, wrong] + [1.0] * (episode.total_frames - 3)
+
+    with pytest.raises(EpisodeFormatError, match=f"must be finite, got {wrong}") as raised:
+        EpisodePoolSampler(md, frame_filter=keep)
+    assert "frame 2" in str(raised.value)
+
+
 @pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf")])
 def test_weights_that_can_not_be_meant(md: MultiDataset, wrong: float) -> None:
     def weights(episode: ZarrEpisode) -> Any:

@@ -177,6 +177,32 @@ def test_a_tail_that_there_is_not(tail: object, match: str) -> None:
         check_tail(tail)
 
 
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_tails_of_every_length(kind: str, tail: str) -> None:
+    # What each batch has is in `test_deal`; here, that ranks and marks add up.
+    for world_size, total in itertools.product((1, 2, 3), range(1, 3 * 7 + 1)):
+        lengths = [total // 3, total - total // 3]
+        fewest, most = total // world_size, -(-total // world_size)
+        refuses = {"spread": fewest < -(-most // 2), "drop": fewest < 2, "repeat": False}[tail]
+        if refuses:
+            with pytest.raises(SettingsError, match=f"tail: {tail}"):
+                sampler(kind, lengths, 0, world_size, tail=tail)
+            continue
+        ranks = job(kind, lengths, world_size, tail=tail)
+        batches = [rest(one) for one in ranks]
+        assert {len(own) for own in batches} == {len(one) for one in ranks} == {len(batches[0])}
+        served = list(itertools.chain(*map(frames_in, batches)))
+        left_out = total - fewest // 2 * 2 * world_size if tail == "drop" else 0
+        assert {one.left_out for one in ranks} == {left_out}
+        assert len(served) == total - left_out
+        assert kind == "weights" or len(set(served)) == len(served)
+        repeats = sum(again for own in batches for batch in own for _, _, again in batch)
+        filled = len(batches[0]) * 2 * world_size
+        assert repeats == (filled - total if tail == "repeat" else 0)
+        assert all(batch for own in batches for batch in own)
+
+
 # Other ranks.
 
 
@@ -203,7 +229,7 @@ def test_ranks_come_and_go_at_every_position(kind: str, tail: str, steps: int) -
             assert all(state == states[0] for state in states)
             if is_refused(left, world_size, tail):
                 refused += 1
-                with pytest.raises(SettingsError, match=f"tail: spread .* {left} frames over"):
+                with pytest.raises(SettingsError, match=f"tail: spread .* {left} frames "):
                     resumed(kind, LENGTHS, world_size, states[-1], tail=tail)
                 break
             ranks = resumed(kind, LENGTHS, world_size, states[-1], tail=tail)
@@ -244,6 +270,46 @@ def test_a_dealt_epoch_is_followed_by_whole_ones(kind: str, tail: str) -> None:
         first = rest(two)
         assert {epoch for batch in first for _, epoch, _ in batch} == {0}
         assert [rest(two), rest(two)] == wanted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tail", TAILS)
+def test_every_position_of_a_dealt_epoch_goes_on_the_same(kind: str, tail: str) -> None:
+    one = sampler(kind, LENGTHS, tail=tail)
+    served_by([one], 3)
+    (two, *_) = resumed(kind, LENGTHS, 2, saved(one), tail=tail)
+    served_by([two], 2)
+    state = saved(two)
+    whole = [rest(three) for three in resumed(kind, LENGTHS, 3, state, tail=tail)]
+    walking = resumed(kind, LENGTHS, 3, state, tail=tail)
+    for done in range(len(whole[0])):
+        states = [saved(three) for three in walking]
+        assert all(state == states[0] for state in states)
+        for three, wanted in zip(
+            resumed(kind, LENGTHS, 3, states[1], tail=tail), whole, strict=True
+        ):
+            assert saved(three) == states[0]
+            assert rest(three) == wanted[done:]
+            assert (three.epoch, three.done) == (1, 0)
+        served_by(walking, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dealt_epoch_is_forgotten_with_the_position(kind: str) -> None:
+    one = sampler(kind, LENGTHS)
+    served_by([one], 4)
+    (two, *_) = resumed(kind, LENGTHS, 2, saved(one))
+    two.reset()
+    assert rest(two) == rest(sampler(kind, LENGTHS, 0, 2))
+
+
+def test_what_is_left_out_is_of_the_running_epoch() -> None:
+    one = sampler("pool", LENGTHS, tail="drop")
+    served_by([one], 1)
+    (two, *_) = resumed("pool", LENGTHS, 3, saved(one), tail="drop")
+    assert two.left_out == (TOTAL - 2) % 6
+    rest(two)
+    assert two.left_out == TOTAL % 6
 
 
 @pytest.mark.parametrize("kind", KINDS)

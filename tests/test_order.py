@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 import pickle
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,38 +16,25 @@ from hypothesis import strategies as st
 from egoloader import EpisodePool
 from egoloader.clocks import Clocks, Items, Limits, Shuffles
 from egoloader.errors import SettingsError
-from egoloader.order import Order, OrderSettings, PoolOrder
+from egoloader.order import OrderSettings, PoolOrder
 from egoloader.roster import Roster
 from egoloader.seeding import stream_key
-from egoloader.weighted import WeightedOrder
-from tests.orders import TAILS, SlowClocks, budgets, slow_shuffle, some_lengths, surprise
+from tests.orders import (
+    NO_JOBS,
+    TAILS,
+    Pairs,
+    SlowClocks,
+    budgets,
+    drawn,
+    once,
+    roster_of,
+    slow_shuffle,
+    some_lengths,
+    state_at,
+    surprise,
+)
 
-Pairs = list[tuple[int, int]]
 MANY = [(number, 1000) for number in range(100_000)]
-
-
-def roster_of(lengths: list[int], sizes: list[int] | None = None) -> Roster:
-    return Roster(list(enumerate(lengths)), sizes)
-
-
-def drawn(order: Order, epoch: int = 0, done: int = 0) -> list[tuple[Pairs, Pairs]]:
-    """Return, for each batch that is left, its frames and its repeats."""
-    found = []
-    for draws in order.batches(epoch, done):
-        assert draws.numbers.shape == draws.frames.shape
-        pairs = list(zip(draws.numbers.tolist(), draws.frames.tolist(), strict=True))
-        real = len(pairs) - draws.num_repeats
-        found.append((pairs[:real], pairs[real:]))
-    return found
-
-
-def once(batches: list[tuple[Pairs, Pairs]]) -> Pairs:
-    return [pair for real, _ in batches for pair in real]
-
-
-def state_at(order: Order, epoch: int, done: int) -> dict[str, Any]:
-    state = {"epoch": epoch, "done": done, **order.state(epoch, done)}
-    return dict(json.loads(json.dumps(state)))
 
 
 def slow_ranks(roster: Roster, options: OrderSettings, epoch: int, world_size: int) -> list[Pairs]:
@@ -129,12 +114,12 @@ def test_how_many_are_resident_behind_each_batch() -> None:
 def test_repeats_are_frames_of_any_episode_and_differ_by_rank() -> None:
     lengths = [50] * 20
     again = []
-    for epoch, rank in itertools.product(range(3), range(3)):
-        order = PoolOrder(roster_of(lengths), OrderSettings(900, 4, 0, "repeat"), rank, 3)
+    for seed, epoch, rank in itertools.product(range(2), range(3), range(3)):
+        order = PoolOrder(roster_of(lengths), OrderSettings(900, 4, seed, "repeat"), rank, 3)
         (_, repeats) = drawn(order, epoch)[-1]
         assert len(repeats) in (566, 567)
         again.append(tuple(repeats))
-    assert len(set(again)) == 9
+    assert len(set(again)) == 18
     counts = Counter(number for repeats in again for number, _ in repeats)
     expected = [sum(counts.values()) / 20] * 20
     assert abs(surprise([([counts[number] for number in range(20)], expected)])) < 5
@@ -164,7 +149,41 @@ def test_two_epochs_may_be_drawn_in_turns() -> None:
     assert turns[1::2] == wanted
 
 
+def test_what_is_dealt_anew_comes_in_a_seeded_order() -> None:
+    def admitted(seed: int, done: int) -> list[list[int]]:
+        """Return the episodes of each rank in the order in which their first frames come."""
+        before = PoolOrder(roster_of([20] * 40), OrderSettings(2, 1, seed), 0, 1)
+        ranks = [PoolOrder(roster_of([20] * 40), OrderSettings(2, 1, seed), r, 2) for r in range(2)]
+        state = state_at(before, 0, done)
+        assert {order.restore(state) for order in ranks} == {(0, done)}
+        frames = [once(drawn(order, 0, done)) for order in ranks]
+        return [list(dict.fromkeys(number for number, _ in own)) for own in frames]
+
+    orders = [admitted(seed, done) for seed in range(3) for done in (7, 8)]
+    assert len({str(order) for order in orders}) == 6
+    for one, other in orders:
+        assert sorted({*one, *other}) == list(range(40))
+        assert one != sorted(one)
+        assert 2 < sum(number < 20 for number in one) < 18
+    # Checkpoints go on from it: it never changes.
+    assert orders[0][0][:8] == [23, 4, 34, 10, 12, 36, 7, 18]
+
+
+def test_epochs_gone_by_are_not_kept() -> None:
+    orders = [PoolOrder(roster_of([2] * 500), OrderSettings(100, 4), 0, 1) for _ in range(2)]
+    for epoch in range(30):
+        drawn(orders[0], epoch)
+        orders[0].state(epoch, 1)
+    sizes = [len(pickle.dumps(order)) for order in orders]
+    assert sizes[0] < 3 * sizes[1]
+
+
 # What positions cost.
+
+
+def drawn_first(order: PoolOrder, done: int) -> Pairs:
+    draws = next(order.batches(0, done))
+    return list(zip(draws.numbers.tolist(), draws.frames.tolist(), strict=True))
 
 
 class Counts:
@@ -203,6 +222,17 @@ def test_states_draw_nothing_and_pass_over_every_frame_once(
     order.state(0, len(states) - 1)
     assert counts.skipped < 40 * 30
     assert order.state(0, 2) == states[2]
+
+
+def test_going_on_after_a_break_passes_over_every_frame_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order = PoolOrder(roster_of([40] * 30), OrderSettings(8, 4), 0, 1)
+    wanted, counts = drawn(order), Counts(monkeypatch)
+    found = [drawn_first(order, done) for done in range(len(wanted))]
+    assert found == [real for real, _ in wanted]
+    assert (counts.taken, counts.skipped) == (1200, 1200 - 8)
+    assert drawn(order, 0, 3) == wanted[3:]
 
 
 @pytest.mark.parametrize("before", [1, 2])
@@ -258,73 +288,6 @@ def test_many_changes_of_ranks_keep_the_state_small() -> None:
     assert begun <= 3 * (3 * 8 + 3)
 
 
-# Weights.
-
-
-WEIGHTS = [0, 1, 2, 0, 3, 4, 0.5, 0]
-
-
-def weighted(rank: int = 0, world_size: int = 1, **options: Any) -> WeightedOrder:
-    made = OrderSettings(**{"batch_size": 3, "seed": 2, **options})
-    weights = np.array(WEIGHTS, dtype=np.float64)
-    return WeightedOrder(roster_of([3, 1, 4]), weights, made, rank, world_size)
-
-
-def places(batches: list[tuple[Pairs, Pairs]]) -> list[int]:
-    """Return which of the 8 frames, counted through, batches hold."""
-    return [[0, 3, 4][number] + frame for real, more in batches for number, frame in real + more]
-
-
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_frames_are_drawn_as_often_as_they_weigh(world_size: int) -> None:
-    orders = [weighted(rank, world_size) for rank in range(world_size)]
-    assert not any(order.covers for order in orders)
-    found = [
-        place for epoch in range(1500) for one in orders for place in places(drawn(one, epoch))
-    ]
-    assert len(found) == 1500 * 8
-    counts = Counter(found)
-    some = [place for place, weight in enumerate(WEIGHTS) if weight]
-    assert set(counts) == set(some)
-    expected = [len(found) * WEIGHTS[place] / sum(WEIGHTS) for place in some]
-    assert abs(surprise([([counts[place] for place in some], expected)])) < 5
-    pairs = Counter(itertools.pairwise(found))
-    share = {place: WEIGHTS[place] / sum(WEIGHTS) for place in some}
-    cells = list(itertools.product(some, repeat=2))
-    expected = [share[a] * share[b] * (len(found) - 1) for a, b in cells]
-    assert abs(surprise([([pairs[cell] for cell in cells], expected)])) < 5
-
-
-def test_weighted_draws_are_a_function_of_what_they_are_for() -> None:
-    orders = [drawn(weighted(rank, 2), epoch) for rank in range(2) for epoch in range(4)]
-    assert len({str(order) for order in orders}) == 8
-    assert [drawn(weighted(r, 2), e) for r in range(2) for e in range(4)] == orders
-    assert drawn(weighted(seed=3)) != drawn(weighted())
-    assert places(drawn(weighted())) == [5, 4, 5, 2, 1, 5, 5, 5]
-
-
-def test_weighted_batches_are_as_many_as_of_all_frames() -> None:
-    assert [len(real) for real, _ in drawn(weighted())] == [3, 3, 2]
-    assert [len(real) for real, _ in drawn(weighted(0, 2))] == [3, 1]
-    assert [len(real) for real, _ in drawn(weighted(tail="drop"))] == [3, 3]
-    assert weighted(tail="drop").left_out(0) == 2
-    assert [len(more) for _, more in drawn(weighted(tail="repeat"))] == [0, 0, 1]
-    with pytest.raises(SettingsError, match="tail: spread"):
-        weighted(0, 7, batch_size=1)
-
-
-def test_other_ranks_make_other_weighted_draws_of_what_is_left() -> None:
-    before = weighted(0, 1, batch_size=1)
-    state = state_at(before, 0, 4)
-    after = [weighted(rank, 2, batch_size=1) for rank in range(2)]
-    assert {order.restore(state) for order in after} == {(0, 4)}
-    left = [drawn(order, 0, 4) for order in after]
-    assert [len(once(batches)) for batches in left] == [2, 2]
-    assert [order.num_batches(0) for order in after] == [6, 6]
-    assert [order.num_batches(1) for order in after] == [4, 4]
-    assert len({str(once(one)) for one in [*left, drawn(before, 0)[:2], drawn(before, 0, 6)]}) == 4
-
-
 # Errors.
 
 
@@ -346,29 +309,12 @@ def test_settings_that_can_not_be_meant(options: dict[str, Any], match: str) -> 
         OrderSettings(**options)
 
 
-@pytest.mark.parametrize("kind", ["pool", "weights"])
-@pytest.mark.parametrize(
-    ("lengths", "rank", "world_size", "match"),
-    [
-        ([3, 4], 2, 2, "rank 2 is none of 2: they are 0 to 1"),
-        ([3, 4], -1, 2, "rank must be a whole number from 0 on, got -1"),
-        ([3, 4], True, 2, "rank .* got True"),
-        ([3, 4], 0, 0, "world_size must be a whole number from 1 on, got 0"),
-        ([3, 4], 0, 1.0, "world_size .* got 1.0"),
-        ([], 0, 1, "no episodes with frames"),
-        ([0, 0], 0, 1, "no episodes with frames"),
-    ],
-)
+@pytest.mark.parametrize(("lengths", "rank", "world_size", "match"), NO_JOBS)
 def test_ranks_and_episodes_that_there_are_not(
-    kind: str, lengths: list[int], rank: Any, world_size: Any, match: str
+    lengths: list[int], rank: Any, world_size: Any, match: str
 ) -> None:
-    roster, weights, options = roster_of(lengths), np.ones(sum(lengths)), OrderSettings(2)
-    makers: dict[str, Callable[[], Order]] = {
-        "pool": lambda: PoolOrder(roster, options, rank, world_size),
-        "weights": lambda: WeightedOrder(roster, weights, options, rank, world_size),
-    }
     with pytest.raises(SettingsError, match=match):
-        makers[kind]()
+        PoolOrder(roster_of(lengths), OrderSettings(2), rank, world_size)
 
 
 @pytest.mark.parametrize(

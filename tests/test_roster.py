@@ -52,6 +52,12 @@ def test_numbers_and_texts_of_numpy_are_the_same_episodes() -> None:
     assert told(Roster([(names[0], 5), (names[1], 4)])) == told(Roster({"a": 4, "b": 5}))
 
 
+def test_a_number_and_its_text_are_two_episodes() -> None:
+    wanted = told(Roster([(1, 4), ("1", 5), (10, 1), ("2", 1)]))
+    assert wanted[0] == (1, 10, "1", "2")
+    assert told(Roster([("2", 1), ("1", 5), (10, 1), (1, 4)])) == wanted
+
+
 def test_without_sizes_there_are_none() -> None:
     roster = Roster({"a": 3, "b": 0, "c": 1})
     assert (roster.ids, roster.sizes.tolist()) == (("a", "c"), [0, 0])
@@ -118,7 +124,7 @@ def test_what_is_no_listing(case: str) -> None:
 
 @pytest.mark.parametrize("budget", [0, -1, True, 2.5, 10.0, float("nan"), float("inf"), "9"])
 def test_what_is_no_budget(budget: Any) -> None:
-    with pytest.raises(SettingsError, match=r"byte_budget must be .* above 0, got"):
+    with pytest.raises(SettingsError, match=r"byte_budget must be a whole number from 1 on, got"):
         Roster({"a": 3}, [1]).check_budget(budget)
 
 

@@ -140,32 +140,6 @@ def test_looking_ahead_moves_nothing(kind: str) -> None:
         one.advance()
 
 
-@pytest.mark.parametrize("tail", TAILS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_tails_of_every_length(kind: str, tail: str) -> None:
-    # What each batch has is in `test_deal`; here, that ranks and marks add up.
-    for world_size, total in itertools.product((1, 2, 3), range(1, 3 * 7 + 1)):
-        lengths = [total // 3, total - total // 3]
-        fewest, most = total // world_size, -(-total // world_size)
-        refuses = {"spread": fewest < -(-most // 2), "drop": fewest < 2, "repeat": False}[tail]
-        if refuses:
-            with pytest.raises(SettingsError, match=f"tail: {tail}"):
-                sampler(kind, lengths, 0, world_size, tail=tail)
-            continue
-        ranks = job(kind, lengths, world_size, tail=tail)
-        batches = [rest(one) for one in ranks]
-        assert {len(own) for own in batches} == {len(one) for one in ranks} == {len(batches[0])}
-        served = list(itertools.chain(*map(frames_in, batches)))
-        left_out = total - fewest // 2 * 2 * world_size if tail == "drop" else 0
-        assert {one.left_out for one in ranks} == {left_out}
-        assert len(served) == total - left_out
-        assert kind == "weights" or len(set(served)) == len(served)
-        repeats = sum(again for own in batches for batch in own for _, _, again in batch)
-        filled = len(batches[0]) * 2 * world_size
-        assert repeats == (filled - total if tail == "repeat" else 0)
-        assert all(batch for own in batches for batch in own)
-
-
 def test_a_pools_occupancy() -> None:
     one = EpisodePoolSampler(Closed([4, 6, 5, 3]), 2, 4)
     assert one.pool_occupancy == 0
@@ -249,6 +223,18 @@ def test_an_epoch_hands_out_no_more_than_it_has(more: int) -> None:
         one.state_dict(count + more)
 
 
+def test_what_older_iterators_handed_out_does_not_count() -> None:
+    one = sampler("pool", LENGTHS)
+    rest(one)
+    list(itertools.islice(one, 5))
+    newest = iter(one)
+    next(newest)
+    with pytest.raises(SettingsError, match=r"handed_out is 2, more batches than the 1 that"):
+        one.state_dict(2)
+    assert saved(one, 1) == saved(one)
+    assert saved(one, 0)["done"] == 5
+
+
 @pytest.mark.parametrize("handed_out", [-1, True, 1.0])
 def test_how_many_were_handed_out(handed_out: Any) -> None:
     with pytest.raises(SettingsError, match="handed_out must be a whole number from 0 on"):
@@ -311,6 +297,7 @@ RESUME: dict[str, Any] = {
         ({"data": Closed([5, 6], ["a", "c"])}, "set of episodes"),
         ({"byte_sizes": {"a": 10, "b": 21}}, "set of episodes"),
         ({"batch_size": 3}, "batch_size was 2 and is 3"),
+        ({"data": Closed([5, 6], ["a", "b"], seed=7)}, "the data's seed was 0 and is 7"),
         ({"pool_size": 2}, "pool_size was 3 and is 2"),
         ({"seed": 2}, "seed was 1 and is 2"),
         ({"tail": "drop"}, "tail was 'spread' and is 'drop'"),

@@ -7,6 +7,7 @@ import itertools
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,6 +65,18 @@ def test_they_are_a_function_of_the_step(start: int, seed: int) -> None:
     one = Schedule("weighted", weights=WEIGHTS, seed=seed)
     again = Schedule("weighted", weights=dict(reversed(WEIGHTS.items())), seed=seed)
     assert picks(again, start, 1100) == picks(one, 0, start + 1100)[start:]
+
+
+def test_picks_never_change() -> None:
+    # A checkpoint of years ago goes on with them.
+    found = picks(Schedule("weighted", weights=WEIGHTS, seed=5), 1020, 30)
+    assert "".join(name[0] for (name,) in found) == "ahaaallllalalaallaaaaaalhhlllh"
+
+
+def test_shares_begin_where_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "uniforms", lambda key, count, at: np.arange(count) % 4 / 4)
+    one = Schedule("weighted", weights={"a": 1, "b": 2, "c": 1})
+    assert picks(one, 0, 5, ("a", "b", "c")) == [("a",), ("b",), ("b",), ("c",), ("a",)]
 
 
 def test_seeds_and_weights_make_other_picks() -> None:

@@ -21,26 +21,26 @@ def find_checkpoint(resume: str) -> Path | None:
     """Return the path of the checkpoint file that `resume` names.
 
     Args:
-        resume: a file, or a folder of checkpoints, of which `last.ckpt` is taken; so that a job
-            that is started again and again can always be given its folder.
+        resume: a file, or a folder of checkpoints, of which `last.ckpt` is taken.
 
     Returns:
-        The file, with links resolved; None for a folder that holds no checkpoint yet.
+        The file, with links resolved; None for an empty folder.
 
     Raises:
         ConfigError: there is no such file or folder; a link leads nowhere, or to itself; or a
-            folder holds checkpoints and no `last.ckpt` among them.
+            folder holds something, and no `last.ckpt`.
     """
     path = Path(resume)
     if path.is_dir():
         others = sorted(path.glob("*.ckpt"))
         path = path / "last.ckpt"
         if path not in others:
-            if not others:
+            if not any(path.parent.iterdir()):
                 return None
+            below = sorted(path.parent.glob("*/*.ckpt"))
+            hint = f"did you mean {below[0].parent}?" if below else _choice(others)
             raise ConfigError(
-                f"resume={resume}: this folder holds checkpoints, and no last.ckpt to go on from; "
-                f"{_choice(others)}"
+                f"resume={resume}: this folder has no last.ckpt to go on from; {hint}"
             )
     try:
         found = path.resolve(strict=True)
