@@ -241,6 +241,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
             epoch_limit=self._epoch_limit,
             running_epoch=self._running_epoch,
             on_epoch=self._tell_trainer,
+            on_batches=self._count_epoch,
         )
 
     def _sampler(self, name: str, data: MultiDataset) -> EpisodePoolSampler:
@@ -291,11 +292,17 @@ class EpisodeDataModule(lightning.LightningDataModule):
         if self.trainer is None:
             return
         loop = self.trainer.fit_loop
-        if loop.restarting and self.trainer.global_step and not self._is_restored:
+        if loop.is_resuming and self.trainer.global_step and not self._is_restored:
             raise SettingsError(
                 "the checkpoint holds no position of this data module, so that frames would come "
                 "again; was it saved with another one? Resume with that, or load the weights only"
             )
+        batches: Any = loop.epoch_loop.batch_progress
+        if loop.is_resuming and batches.is_last_batch and not self._done():
+            # Behind an epoch's end Lightning compares its batches to those of the next one.
+            counts = batches.current
+            counts.ready = counts.started = counts.processed = size
+            counts.completed = size - (batches.total.processed - batches.total.completed)
         limits = None if loop._combined_loader is None else loop._combined_loader.limits
         if not limits:
             return
@@ -303,6 +310,23 @@ class EpisodeDataModule(lightning.LightningDataModule):
         loop.max_batches, limits[0] = size, size
         if isinstance(self.trainer.val_check_interval, float):
             self.trainer.val_check_batch = max(1, int(size * self.trainer.val_check_interval))
+
+    def _done(self) -> int:
+        return 0 if self._train is None else self._train.position.done
+
+    def _count_epoch(self) -> None:
+        """Have the trainer count the running epoch as begun.
+
+        Lightning does not where one follows a resume right behind an epoch's last batch, and a
+        checkpoint in its middle would then be taken for one of an epoch that begins.
+        """
+        if self.trainer is None:
+            return
+        progress: Any = self.trainer.fit_loop.epoch_progress
+        if progress.current.ready > progress.current.processed:
+            return
+        for counts in (progress.total, progress.current):
+            counts.ready = counts.started = counts.processed + 1
 
     def _by_embodiment(
         self, split: Literal["train", "valid"], *, percent: float

@@ -81,6 +81,7 @@ class MixtureLoader:
         running_epoch: asked at the start of an epoch for its number, as the trainer counts; it
             counts an epoch that it broke off as one, so that the next is a whole one.
         on_epoch: told at the start of an epoch, or of what is left of one, its number of batches.
+        on_batches: told when the first of these is asked for.
 
     Attributes:
         position: of the batches handed out.
@@ -100,6 +101,7 @@ class MixtureLoader:
         epoch_limit: Callable[[int, int], int],
         running_epoch: Callable[[], int],
         on_epoch: Callable[[int], None],
+        on_batches: Callable[[], None],
     ) -> None:
         if not sources:
             raise SettingsError("there must be at least one embodiment to train on")
@@ -108,7 +110,7 @@ class MixtureLoader:
         self._num_threads, self._world_size = num_threads, world_size
         self._memory = {name: make_buffers(num_threads + 1) for name in self.sources}
         self._epoch_limit, self._running_epoch = epoch_limit, running_epoch
-        self._on_epoch = on_epoch
+        self._on_epoch, self._on_batches = on_epoch, on_batches
         self.position, self.waited = Position(), 0.0
         self._newest = 0  # of the iterators
 
@@ -207,6 +209,7 @@ class MixtureLoader:
 
     def _batches(self, number: int) -> Iterator[dict[str, Batch]]:
         self.position = self._begun()
+        self._on_batches()
         size = self._limited(self.position)
         # Dropped in the middle, the threads end by themselves: to wait for them here could be to
         # wait in the garbage collector, for a lock that this thread holds.

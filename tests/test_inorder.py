@@ -191,8 +191,9 @@ def test_forgotten_is_as_new() -> None:
 
 
 def test_the_fingerprint_has_what_fixes_the_order() -> None:
-    orders = [InOrder(20, 2), InOrder(21, 2), InOrder(20, 3), InOrder(20, 2, tail="drop")]
-    assert len({json.dumps(dict(order.fingerprint())) for order in orders}) == 4
+    others = [InOrder(21, 2), InOrder(20, 3), InOrder(20, 2, tail="drop"), InOrder(20, 2, data="x")]
+    orders = [InOrder(20, 2), *others]
+    assert len({json.dumps(dict(order.fingerprint())) for order in orders}) == 5
     assert InOrder(20, 2, 1, 3).fingerprint() == orders[0].fingerprint()
 
 

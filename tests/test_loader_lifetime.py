@@ -106,7 +106,7 @@ def fail_in_a_generator(batches: EpisodeLoader) -> None:
 
 
 #: And how many batches they take.
-ENDS = {
+ENDS: dict[Callable[[EpisodeLoader], None], int] = {
     break_off: 1,
     drop: 2,
     never_begin: 0,

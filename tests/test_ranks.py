@@ -56,7 +56,7 @@ def cases(root: Path) -> dict[str, Any]:
     )
     found["39 flag"] = error_of(2, lambda _rank: flag.run(root / "39-flag"))
     job("38", sixteen, data={"batch_size": 2})
-    small = {"data": {"batch_size": 2}, "accumulate_grad_batches": 2}
+    small: dict[str, Any] = {"data": {"batch_size": 2}, "accumulate_grad_batches": 2}
     job("43", ten, **small)
     for done in (1, 2, 3, 4):
         job(f"43 behind {done}", ten, root / "43" / f"{done}.ckpt", **small)

@@ -290,6 +290,10 @@ def draw(sample: dict[str, Any]) -> dict[str, Any]:
     return sample
 
 
+def noise(batch: dict[str, Any]) -> list[float]:
+    return [float(one) for one in batch["noise"]]
+
+
 def drawn(batches: Iterator[Any], epochs: int) -> list[list[tuple[str, int, float]]]:
     """Return what the samples of each epoch drew."""
     return [
@@ -297,7 +301,7 @@ def drawn(batches: Iterator[Any], epochs: int) -> list[list[tuple[str, int, floa
             one
             for batch in itertools.islice(batches, EPOCH)
             for one in zip(
-                batch["episode"], batch["frame_index"].tolist(), batch["noise"], strict=True
+                batch["episode"], batch["frame_index"].tolist(), noise(batch), strict=True
             )
         ]
         for _ in range(epochs)
@@ -313,7 +317,7 @@ def test_case_27_what_a_sample_draws_depends_on_seed_epoch_episode_and_frame(fol
     md = MultiDataset.from_folder(folder, KEYMAP, transforms=[draw])
     wanted = drawn(again_and_again(DataLoader(md, batch_sampler=sampler(md))), 2)
     flat = [one for epoch in wanted for one in epoch]
-    assert len({noise for *_, noise in flat}) == len(flat) == 2 * TOTAL
+    assert len({one[2] for one in flat}) == len(flat) == 2 * TOTAL
     assert {one[:2] for one in wanted[0]} == {one[:2] for one in wanted[1]}
     for num_workers in (0, 1, 4):
         options: dict[str, Any] = {"num_workers": num_workers, "collate_fn": collate}
@@ -341,7 +345,7 @@ def test_case_27_what_a_sample_draws_depends_on_seed_epoch_episode_and_frame(fol
 def test_case_27_a_resumed_loader_draws_what_an_uninterrupted_one_does(folder: Path) -> None:
     md = MultiDataset.from_folder(folder, KEYMAP, transforms=[draw])
     whole = EpisodeLoader(md, batch_sampler=sampler(md), num_threads=1)
-    noise = [batch["noise"] for batch in itertools.islice(again_and_again(whole), 2 * EPOCH)]
+    wanted = [noise(batch) for batch in itertools.islice(again_and_again(whole), 2 * EPOCH)]
     for position in (1, EPOCH, EPOCH + 2):
         first = EpisodeLoader(md, batch_sampler=sampler(md), num_threads=1)
         for _ in itertools.islice(again_and_again(first), position):
@@ -349,4 +353,4 @@ def test_case_27_a_resumed_loader_draws_what_an_uninterrupted_one_does(folder: P
         second = EpisodeLoader(md, batch_sampler=sampler(md), num_threads=3)
         second.load_state_dict(first.state_dict())
         left = itertools.islice(again_and_again(second), 2 * EPOCH - position)
-        assert [batch["noise"] for batch in left] == noise[position:]
+        assert [noise(batch) for batch in left] == wanted[position:]

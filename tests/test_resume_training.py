@@ -120,7 +120,7 @@ def test_case_40_asking_for_the_steps_first_does_not_lose_the_position(
     arms: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     whole = fit(tmp_path, recorded(arms), OneCycle(), max_epochs=2, **options)
-    saves = {"callbacks": [EverySave(tmp_path)]}
+    saves: dict[str, Any] = {"callbacks": [EverySave(tmp_path)]}
     first = fit(tmp_path, recorded(arms), OneCycle(), max_epochs=2, **saves, **options)
     assert first.seen == whole.seen
     second = fit(

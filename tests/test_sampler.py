@@ -315,6 +315,34 @@ def test_a_state_of_others_is_refused_by_name(change: dict[str, Any], name: str)
         other.load_state_dict(state)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["epoch", "done", "world_size"])
+@pytest.mark.parametrize("value", [..., None, -1, True, 2.0, "3"])
+def test_a_broken_state_is_refused(kind: str, name: str, value: Any) -> None:
+    one, wanted = sampler(kind, LENGTHS), sampler(kind, LENGTHS)
+    served_by([one, wanted], 4)
+    state = {**saved(one), name: value}
+    if value is ...:
+        del state[name]
+    with pytest.raises(SettingsError, match=f"can't resume: the state.*{name}"):
+        one.load_state_dict(state)
+    assert rest(one) == rest(wanted)
+
+
+@pytest.mark.parametrize("state", [None, [], "x", 3])
+def test_what_is_no_state(state: Any) -> None:
+    with pytest.raises(SettingsError, match="can't resume: a state is a mapping, got"):
+        sampler("pool", LENGTHS).load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", ["pool", "weights"])
+def test_a_state_of_another_way_to_draw_is_refused(kind: str) -> None:
+    state = saved(sampler(kind, LENGTHS))
+    state["fingerprint"]["kind of order"] = "clocks 0"
+    with pytest.raises(SettingsError, match="can't resume: kind of order was 'clocks 0' and is"):
+        sampler(kind, LENGTHS).load_state_dict(state)
+
+
 def test_another_listing_or_rank_is_no_reason_to_refuse() -> None:
     state = saved(EpisodePoolSampler(**RESUME))
     other = EpisodePoolSampler(**{**RESUME, "data": Closed([6, 0, 5], ["b", "c", "a"])})

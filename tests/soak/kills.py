@@ -118,7 +118,15 @@ def _train(
         The lines of its log.
     """
     newest = _newest(saves)
-    command = [sys.executable, "-m", "tests.soak.victim", folder, saves, log, str(epochs)]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "tests.soak.victim",
+        folder,
+        saves,
+        log,
+        str(epochs),
+    ]
     output = log.with_suffix(".txt")
     with (
         output.open("wb") as sink,

@@ -99,8 +99,8 @@ def loaders(root: Path) -> Iterator[Outcome]:
         tally = resume_everywhere(begin, [begin], _TWO_EPOCHS, 1 if not num_workers else 5)
         yield Outcome("DataLoader", f"{num_workers} workers", tally)
     for combine, at_end in itertools.product(("all", "weighted"), ("cycle", "ends")):
-        options = {"combine": combine, "at_end": at_end}
-        begin, *others = (functools.partial(_mixture, root, options, n) for n in (2, 1, 3))
+        mixed = {"combine": combine, "at_end": at_end}
+        begin, *others = (functools.partial(_mixture, root, mixed, n) for n in (2, 1, 3))
         tally = resume_everywhere(begin, others, _TWO_EPOCHS, 1)
         yield Outcome("EpisodeDataModule", f"combine: {combine}, at_end: {at_end}", tally)
 

@@ -108,7 +108,11 @@ class EverySave(lightning.Callback):
 def trainer(root: Path, **options: Any) -> lightning.Trainer:
     """Return a trainer on the CPU that says nothing; checkpoints only where callbacks make them."""
     callbacks = options.pop("callbacks", [])
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet: dict[str, Any] = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     return lightning.Trainer(
         accelerator="cpu",
         default_root_dir=root,
