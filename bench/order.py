@@ -65,7 +65,7 @@ class Settings:
 
     episodes: Episodes = _EPISODES
     draws: DrawSettings = _DRAWS
-    processes: int = 5
+    processes: int = 3
     states: StateSettings = _STATES
     mixing: MixingSettings = _MIXING
 

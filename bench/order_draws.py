@@ -76,7 +76,7 @@ class DrawSettings:
     """
 
     pool_sizes: tuple[int, ...] = (32, 256, 1024, 4096)
-    rounds: int = 12
+    rounds: int = 10
     batches: int = 6400
 
     def __post_init__(self) -> None:

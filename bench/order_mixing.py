@@ -37,7 +37,7 @@ class MixingSettings:
     frames: tuple[int, int] = (100, 500)
     batch_size: int = 64
     pool_sizes: tuple[int, ...] = (8, 32, 128, 512)
-    epochs: int = 5
+    epochs: int = 3
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ class StateSettings:
 
     pool_sizes: tuple[int, ...] = (32, 4096)
     shares: tuple[float, ...] = (0.01, 0.5)
-    rounds: int = 7
+    rounds: int = 5
     world_size: int = 8
     fewer: int = 3
     drawn_after: int = 100
