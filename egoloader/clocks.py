@@ -30,7 +30,7 @@ LOOK_PAST = 64
 #: Clocks that are set at once, so that long episodes need little memory beside their own.
 _BLOCK = 2**16
 #: Draws that are planned together at least, and per resident episode.
-_RUN_DRAWS, _DRAWS_A_RESIDENT = 2048, 16
+_RUN_DRAWS, _DRAWS_A_RESIDENT = 2048, 32
 
 
 class Items(NamedTuple):
@@ -235,6 +235,13 @@ def _argsort(times: FloatArray) -> IntArray:
     return order
 
 
+def _check_moment(residents: list[_Resident]) -> None:
+    """Refuse clocks of which one rang later than one that did not yet."""
+    latest = max((one.times[one.drawn - 1] for one in residents if one.drawn), default=0.0)
+    if any(one.times[one.drawn] < max(latest, one.admitted) for one in residents):
+        raise ValueError("a clock rang that is behind one that did not")
+
+
 class _End(NamedTuple):
     """A part that is used up within a run."""
 
@@ -249,13 +256,17 @@ class Clocks:
         shuffles: of the episodes.
         items: the parts, in the order in which they are admitted; none is empty.
         limits: of what is resident.
-        state: what `state` returned, to go on from there; nothing is drawn again for it.
+        state: what `state` returned, to go on from there; nothing is drawn again for it. It must
+            pass `check_clocks`.
 
     Attributes:
         remaining: frames left.
         held_bytes: of the resident episodes.
         admitted: numbers of the episodes that were admitted; whoever reads them clears them.
         evicted: the same of those that were used up.
+
+    Raises:
+        ValueError: the state is of no moment: a clock rang that is behind one that did not.
     """
 
     def __init__(
@@ -268,6 +279,7 @@ class Clocks:
         self.held_bytes, self.admitted, self.evicted = 0, list[int](), list[int]()
         for place, time, drawn in begin["residents"]:
             self._enter(_Resident(place, items, shuffles, time, drawn))
+        _check_moment(list(self._residents.values()))
         self.remaining = self._count_remaining()
         # The plan runs ahead of what was drawn: it has a queue and residents of its own.
         self._planned_queue, self._planned_bytes = self._queue.copy(), self.held_bytes

@@ -2,7 +2,8 @@
 
     EgoloaderError
     ├── SettingsError (ValueError)            a wrong option of a dataset, loader or module
-    │   └── ConfigError                       a wrong recipe or command line
+    │   ├── ConfigError                       a wrong recipe or command line
+    │   └── ResumeError                       a position of other data or settings, or a broken one
     ├── KeyMapError (ValueError)              a keymap that can't be right, whatever the episode
     ├── EpisodeError                          something about one episode; carries .episode
     │   ├── EpisodeNotFoundError (FileNotFoundError)
@@ -62,6 +63,7 @@ __all__ = [
     "NonFiniteWarning",
     "PlanError",
     "ReadError",
+    "ResumeError",
     "RowRangeError",
     "SampleError",
     "SettingsError",
@@ -89,6 +91,10 @@ class SettingsError(EgoloaderError, ValueError):
 
 class ConfigError(SettingsError):
     """A recipe or a command line names something that is not there, or contradicts itself."""
+
+
+class ResumeError(SettingsError):
+    """A saved position can't be gone on from: it is of other data or settings, or broken."""
 
 
 class KeyMapError(EgoloaderError, ValueError):

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from egoloader.clocks import Items
 from egoloader.deal import Batching, Tail, check_tail, deal
 from egoloader.errors import SettingsError, check_whole
-from egoloader.order import check_ranks
+from egoloader.order import check_done, check_ranks
+from egoloader.remainder import broken, check_parts
 
 __all__ = ["InOrder", "fitting_tail"]
 
@@ -52,7 +53,7 @@ class InOrder:
         self._rank, self._world_size = rank, world_size
         self._restored: tuple[int, int, Items] | None = None  # an epoch, batches done, what is left
         self._whole = _runs([(0, num_frames)] if num_frames else [])
-        self._batching(self._whole)
+        self._batching(self._whole, world_size)
 
     def fingerprint(self) -> Mapping[str, Any]:
         """See `Order`."""
@@ -67,16 +68,16 @@ class InOrder:
     def num_batches(self, epoch: int) -> int:
         """See `Order`."""
         first, left = self._left_of(epoch)
-        return first + self._batching(left).num_batches
+        return first + self._batching(left, self._world_size).num_batches
 
     def left_out(self, epoch: int) -> int:
         """See `Order`."""
-        return self._batching(self._left_of(epoch)[1]).left_out
+        return self._batching(self._left_of(epoch)[1], self._world_size).left_out
 
     def batches(self, epoch: int, done: int) -> Iterator[tuple[IntArray, int]]:
         """Yield, per batch that is left, the indices and how many at their end are repeats."""
         first, left = self._left_of(epoch)
-        batching = self._batching(left)
+        batching = self._batching(left, self._world_size)
         mine = deal(left, self._world_size)[self._rank]
         for batch in range(done - first, batching.num_batches):
             span = (batching.drawn(self._rank, batch), batching.drawn(self._rank, batch + 1))
@@ -88,7 +89,7 @@ class InOrder:
     def state(self, epoch: int, done: int) -> dict[str, Any]:
         """See `Order`."""
         first, left = self._left_of(epoch)
-        batching, remaining = self._batching(left), []
+        batching, remaining = self._batching(left, self._world_size), []
         for rank, part in enumerate(deal(left, self._world_size)):
             rest = _between(part, batching.drawn(rank, done - first), part.num_frames)
             remaining += np.stack(rest[1:], axis=1).tolist()
@@ -103,8 +104,9 @@ class InOrder:
         """See `Order`.
 
         Raises:
-            SettingsError: what is left is too little for so many ranks.
+            SettingsError: what is left is too little for so many ranks, or the state is broken.
         """
+        self._check(state)
         epoch, done, restored = state["epoch"], state["done"], None
         if state["world_size"] == self._world_size:
             restored = (epoch, state["first"], _runs(state["base"]))
@@ -113,7 +115,7 @@ class InOrder:
             if self._tail == "drop" and left.num_frames < full_step:
                 epoch, done = epoch + 1, 0
             else:
-                self._batching(left)
+                self._batching(left, self._world_size)
                 restored = (epoch, done, left)
         self._restored = restored
         return epoch, done
@@ -128,8 +130,21 @@ class InOrder:
             return self._restored[1:]
         return 0, self._whole
 
-    def _batching(self, left: Items) -> Batching:
-        totals = tuple(part.num_frames for part in deal(left, self._world_size))
+    def _check(self, state: dict[str, Any]) -> None:
+        """Refuse a state that can't be one of these frames."""
+        check_whole("the state's first", state["first"], 0)
+        base, left = _runs(state["base"]), _runs(state["left"])
+        for spans in (base, left):
+            check_parts(spans, np.array([self._num_frames]))
+        batching = self._batching(base, state["world_size"])
+        check_done(state, batching)
+        done = state["done"] - state["first"]
+        drawn = sum(batching.drawn(rank, done) for rank in range(state["world_size"]))
+        if left.num_frames != base.num_frames - drawn:
+            raise broken(f"{left.num_frames} frames are left behind {state['done']} batches")
+
+    def _batching(self, left: Items, world_size: int) -> Batching:
+        totals = tuple(part.num_frames for part in deal(left, world_size))
         return Batching(totals, self._batch_size, self._tail)
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from egoloader.collation import collate
 from egoloader.dataset import MultiDataset
-from egoloader.errors import LoaderError, SettingsError
+from egoloader.errors import LoaderError, ResumeError, SettingsError, check_whole
 from egoloader.frameindex import FrameIndex
 from egoloader.inorder import InOrder, fitting_tail
 from egoloader.loader import make_buffers, stream_batches
+from egoloader.remainder import broken, reading_state
 from egoloader.roster import check_fingerprint
 from egoloader.sampler import EpisodePoolSampler, PositionedSampler
 from egoloader.schedule import Schedule
@@ -136,19 +137,31 @@ class MixtureLoader:
         """Go on from a state, whichever rank's; see `PositionedSampler.load_state_dict`.
 
         Raises:
-            SettingsError: the sources, their data or a setting that fixes the order are others now.
+            ResumeError: the sources, their data or a setting that fixes the order are others now,
+                or the state is broken. Batches then begin anew.
         """
-        check_fingerprint(state.get("fingerprint"), self._fingerprint())
+        self.reset()
+        try:
+            with reading_state():
+                check_fingerprint(state.get("fingerprint"), self._fingerprint())
+                self.position = self._restored(state)
+        except ResumeError:
+            self.reset()
+            raise
+
+    def _restored(self, state: Mapping[str, Any]) -> Position:
+        """Restore the samplers; return the position."""
+        check_whole("the state's world_size", state["world_size"], 1)
         for name, one in self.sources.items():
             try:
                 one.sampler.load_state_dict(state["sources"][name])
             except SettingsError as error:
-                raise SettingsError(f"embodiment {name!r}: {error}") from error
+                raise ResumeError(f"embodiment {name!r}: {error}") from error
         at = Position(*(state[field.name] for field in fields(Position)))
+        _check_position(at, tuple(self.sources))
         if state["world_size"] != self._world_size and at.size is not None:
             at = self._dealt_anew(at, state["world_size"])
-        self.position = at
-        self._newest += 1
+        return at
 
     def reset(self) -> None:
         """Go back to the first batch of the first epoch."""
@@ -254,6 +267,17 @@ class MixtureLoader:
         if at.done + 1 == size:
             return Position(at.step + 1, at.epoch + 1)
         return replace(at, step=at.step + 1, done=at.done + 1)
+
+
+def _check_position(at: Position, sources: Sequence[str]) -> None:
+    for name in ("step", "epoch", "done", "whole"):
+        check_whole(f"the state's {name}", getattr(at, name), 0)
+    if at.size is not None:
+        check_whole("the state's size", at.size, 1)
+        if at.done >= at.size:
+            raise broken(f"{at.done} batches are done of an epoch of {at.size}")
+    if at.pacer is not None and at.pacer not in sources:
+        raise broken(f"the epoch is a pass of {at.pacer!r}, which is not there")
 
 
 class ValidationLoader:

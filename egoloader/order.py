@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from egoloader.clocks import Clocks, Items, Limits, Shuffles
 from egoloader.deal import Batching, Tail, check_tail, deal
-from egoloader.errors import SettingsError, check_whole
+from egoloader.errors import ResumeError, SettingsError, check_whole
 from egoloader.pool import admission_order
+from egoloader.remainder import broken, check_clocks, left_of, pack, unpack
 from egoloader.roster import Roster
 from egoloader.seeding import permutation, stream_key, uniforms
 
@@ -21,6 +22,7 @@ __all__ = [
     "Order",
     "OrderSettings",
     "PoolOrder",
+    "check_done",
     "check_frames",
     "check_ranks",
     "data_fingerprint",
@@ -223,13 +225,17 @@ class PoolOrder:
             yield Draws(numbers, frames, repeats, clocks.num_resident)
 
     def state(self, epoch: int, done: int) -> State:
-        """See `Order`; it grows with ranks and pools, and by a bit an episode for other ranks."""
+        """See `Order`; it grows with ranks and pools, and by a bit an episode for other ranks.
+
+        The first of an epoch passes over all ranks' draws so far, those that follow over what was
+        drawn in between.
+        """
         dealt = self._deal_of(epoch)
         self._move_ranks(dealt, done)
         return {
             "world_size": len(dealt.parts),
             "first": dealt.first,
-            "base": self._pack(dealt),
+            "base": pack(dealt.items, self._roster.lengths) if dealt.first else None,
             "ranks": [clocks.state() for clocks in dealt.ranks],
         }
 
@@ -247,24 +253,41 @@ class PoolOrder:
 
     def _restored_deal(self, state: State) -> _Deal | None:
         """Return what is left at a state; None where no batch is."""
-        epoch, done, ranks = state["epoch"], state["done"], state["ranks"]
-        items = self._unpack(epoch, state["first"], state["base"])
+        epoch, done, ranks = state["epoch"], state["done"], list(state["ranks"])
+        dealt = self._saved_deal(state)
         if state["world_size"] == self._world_size:
-            dealt = self._deal_anew(epoch, state["first"], items)
-            dealt.begun = (done, list(ranks))
+            dealt.begun = (done, ranks)
+            dealt.own = (self._clocks_at(dealt, self._rank, done), done)
             return dealt
-        left = _left(_deal_begun_first(items, state["world_size"], self._roster.lengths), ranks)
+        left = left_of(dealt.parts, ranks)
         full_step = self._settings.batch_size * self._world_size
         if self._settings.tail == "drop" and left.num_frames < full_step:
             return None
         try:
             return self._deal_anew(epoch, done, self._shuffled(epoch, done, left))
         except SettingsError as error:
-            raise SettingsError(
+            raise ResumeError(
                 f"can't resume with tail: spread on {self._world_size} ranks: {left.num_frames} "
                 "frames are left of the epoch, so that some would have fewer than batches; resume "
                 f"on fewer ranks, or on {state['world_size']} as before"
             ) from error
+
+    def _saved_deal(self, state: State) -> _Deal:
+        """Return what was dealt to the ranks that a state is of, which must be one of it."""
+        epoch, first, ranks = state["epoch"], state["first"], state["ranks"]
+        check_whole("the state's first", first, 0)
+        if len(ranks) != state["world_size"]:
+            raise broken(f"it is of {state['world_size']} ranks and has {len(ranks)}")
+        items = admission_order(self._shuffles(epoch))
+        if first:
+            items = self._shuffled(epoch, first, unpack(state["base"], self._roster.lengths))
+        dealt = _Deal(epoch, first, items, self._roster.lengths, len(ranks), self._settings)
+        check_done(state, dealt.batching)
+        for rank, clocks in enumerate(ranks):
+            drawn = dealt.batching.drawn(rank, state["done"] - first)
+            if check_clocks(clocks, dealt.parts[rank]) != dealt.batching.totals[rank] - drawn:
+                raise broken(f"rank {rank} has not drawn the frames of {state['done']} batches")
+        return dealt
 
     def forget(self) -> None:
         """See `Order`."""
@@ -331,30 +354,6 @@ class PoolOrder:
         order = order[permutation(key, len(order))]
         return Items(items.numbers[order], items.starts[order], items.stops[order])
 
-    def _pack(self, dealt: _Deal) -> State | None:
-        """Return what was dealt; None for a whole epoch."""
-        if not dealt.first:
-            return None
-        items = dealt.items
-        is_whole = (items.starts == 0) & (items.stops == self._roster.lengths[items.numbers])
-        bits = np.zeros(len(self._roster.ids), dtype=bool)
-        bits[items.numbers[is_whole]] = True
-        parts = np.stack(items, axis=1)[~is_whole].tolist()
-        return {"whole": np.packbits(bits).tobytes().hex(), "parts": parts}
-
-    def _unpack(self, epoch: int, first: int, base: State | None) -> Items:
-        if base is None:
-            return admission_order(self._shuffles(epoch))
-        bits = np.frombuffer(bytes.fromhex(base["whole"]), dtype=np.uint8)
-        whole = np.flatnonzero(np.unpackbits(bits, count=len(self._roster.ids)))
-        parts = np.array(base["parts"], dtype=np.int64).reshape(-1, 3)
-        items = Items(
-            np.concatenate([whole, parts[:, 0]]),
-            np.concatenate([np.zeros_like(whole), parts[:, 1]]),
-            np.concatenate([self._roster.lengths[whole], parts[:, 2]]),
-        )
-        return self._shuffled(epoch, first, items)
-
 
 def _deal_begun_first(items: Items, world_size: int, lengths: IntArray) -> list[Items]:
     """Deal parts to ranks, of which each admits those of begun episodes first.
@@ -374,17 +373,21 @@ def _drawn_between(dealt: _Deal, rank: int, start: int, stop: int) -> int:
     return drawn(rank, stop - dealt.first) - drawn(rank, start - dealt.first)
 
 
-def _left(parts: list[Items], ranks: list[State]) -> Items:
-    """Return what ranks have left of their parts."""
-    left = []
-    for items, state in zip(parts, ranks, strict=True):
-        waiting = [*state["passed"], *range(state["upcoming"], len(items.numbers))]
-        begun = np.array(state["residents"], dtype=np.float64).reshape(-1, 3)
-        places = np.array([*begun[:, 0], *waiting], dtype=np.int64)
-        starts = items.starts[places]
-        starts[: len(begun)] += begun[:, 2].astype(np.int64)
-        left.append(np.stack([items.numbers[places], starts, items.stops[places]]))
-    return Items(*np.concatenate(left, axis=1))
+def check_done(state: State, batching: Batching) -> None:
+    """Refuse a state whose position is outside of its epoch.
+
+    Args:
+        state: with `done` batches, `first` of them before what is left was dealt.
+        batching: of what was dealt then.
+
+    Raises:
+        SettingsError: it is.
+    """
+    first, done = state["first"], state["done"]
+    if not first <= done < first + batching.num_batches:
+        raise broken(
+            f"{done} batches are done of an epoch that has {batching.num_batches} behind {first}"
+        )
 
 
 def check_frames(roster: Roster) -> None:

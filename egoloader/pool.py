@@ -10,6 +10,7 @@ import numpy as np
 
 from egoloader.clocks import Clocks, Items, Limits, Shuffles
 from egoloader.errors import SettingsError, check_whole
+from egoloader.remainder import check_clocks, reading_state
 from egoloader.roster import Ident, Roster, check_fingerprint
 from egoloader.seeding import permutation, stream_key
 
@@ -100,9 +101,10 @@ class EpisodePool(Iterator[tuple[Any, int]]):
         return self._drain(self._clocks.evicted)
 
     def prefetch_candidates(self, count: int) -> list[Ident]:
-        """Return up to `count` episodes that come next: without a budget, in exactly this order.
+        """Return up to `count` episodes that come next, and up to `LOOK_PAST` (64) in all.
 
-        With one, which of them comes first depends on what fits then.
+        Without a budget, they come in exactly this order; with one, which of them comes first
+        depends on what fits then.
 
         Raises:
             SettingsError: `count` is no whole number from 0 on.
@@ -123,10 +125,14 @@ class EpisodePool(Iterator[tuple[Any, int]]):
         """Go on from a state; costs as much as the resident episodes have frames.
 
         Raises:
-            SettingsError: it is of other episodes or settings; names what differs.
+            ResumeError: it is of other episodes or settings, and what differs is named; or it is
+                broken.
         """
-        check_fingerprint(state.get("fingerprint"), self._fingerprint)
-        self._clocks = Clocks(self._shuffles, self._items, self._limits, state["clocks"])
+        with reading_state():
+            check_fingerprint(state.get("fingerprint"), self._fingerprint)
+            check_clocks(state["clocks"], self._items)
+            clocks = Clocks(self._shuffles, self._items, self._limits, state["clocks"])
+        self._clocks = clocks
 
     def _drain(self, numbers: list[int]) -> list[Ident]:
         drained = [self._ids[number] for number in numbers]

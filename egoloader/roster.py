@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from egoloader.errors import SettingsError, check_whole
+from egoloader.errors import ResumeError, SettingsError, check_whole
 
 __all__ = ["Ident", "Roster", "check_fingerprint"]
 
@@ -86,14 +86,14 @@ def check_fingerprint(saved: object, now: Mapping[str, Any]) -> None:
         now: this one's, by what a person would call it.
 
     Raises:
-        SettingsError: they differ; names the first that does.
+        ResumeError: they differ; names the first that does.
     """
     if not isinstance(saved, Mapping):
-        raise SettingsError("can't resume: the state holds no fingerprint; was it saved by this?")
+        raise ResumeError("can't resume: the state holds no fingerprint; was it saved by this?")
     for name in {**now, **saved}:
         was, is_now = saved.get(name), now.get(name)
         if was != is_now:
-            raise SettingsError(
+            raise ResumeError(
                 f"can't resume: {name} was {was!r} and is {is_now!r} now, so that the order would "
                 "be another one. Restore it, or start a new run"
             )

@@ -19,9 +19,10 @@ from egoloader.columns import (
     stored_bytes,
 )
 from egoloader.deal import Tail
-from egoloader.errors import LoaderError, SettingsError, check_whole
+from egoloader.errors import LoaderError, ResumeError, SettingsError, check_whole
 from egoloader.frameindex import FrameIndex
 from egoloader.order import Order, OrderSettings, PoolOrder
+from egoloader.remainder import reading_state
 from egoloader.roster import Roster, check_fingerprint
 from egoloader.weighted import WeightedOrder
 
@@ -148,6 +149,9 @@ class PositionedSampler(Sampler[Indices]):
     def state_dict(self, handed_out: int | None = None) -> dict[str, Any]:
         """Return plain values that tell what every rank has left: O(ranks x pool).
 
+        The first one of an epoch passes over the draws of all ranks so far (a few tenths of a
+        second a million frames), those that follow over what was drawn in between.
+
         Args:
             handed_out: batches that came out of a `torch.utils.data.DataLoader` since its iterator
                 was made, as its workers draw ahead; without one, all that were drawn.
@@ -179,25 +183,16 @@ class PositionedSampler(Sampler[Indices]):
         With another number of ranks, what is left is dealt to them anew.
 
         Raises:
-            SettingsError: it is of other data or settings; names what differs.
+            ResumeError: it is of other data or settings, by name; or it is broken.
         """
         if not isinstance(state, Mapping):
-            raise SettingsError(f"can't resume: a state is a mapping, got {type(state).__name__}")
+            raise ResumeError(f"can't resume: a state is a mapping, got {type(state).__name__}")
         check_fingerprint(state.get("fingerprint"), self._order.fingerprint())
-        try:
-            position = self._restored(state)
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            if isinstance(error, SettingsError):
-                raise
-            raise SettingsError(f"can't resume: the state is broken ({error!r})") from error
-        self.epoch, self.done = position
+        with reading_state():
+            for name, least in (("epoch", 0), ("done", 0), ("world_size", 1)):
+                check_whole(f"the state's {name}", state[name], least)
+            self.epoch, self.done = self._order.restore(dict(state))
         self.begin()
-
-    def _restored(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        for name in ("epoch", "done"):
-            check_whole(f"can't resume: the state's {name}", state[name], 0)
-        check_whole("can't resume: the state's world_size", state["world_size"], 1)
-        return self._order.restore(dict(state))
 
     def reset(self) -> None:
         """Go back to the first batch of the first epoch."""

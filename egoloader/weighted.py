@@ -11,7 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from egoloader.deal import Batching, shares
-from egoloader.order import Draws, OrderSettings, check_frames, check_ranks, data_fingerprint
+from egoloader.errors import check_whole
+from egoloader.order import (
+    Draws,
+    OrderSettings,
+    check_done,
+    check_frames,
+    check_ranks,
+    data_fingerprint,
+)
+from egoloader.remainder import broken
 from egoloader.roster import Roster
 from egoloader.seeding import stream_key, uniforms
 
@@ -58,7 +67,7 @@ class WeightedOrder:
         self._weights_digest = hashlib.blake2b(weights.tobytes(), digest_size=16).hexdigest()
         # An epoch, its batches done before what is left was dealt, and draws of all ranks in them.
         self._deal = (0, 0, 0)
-        self._batching(0)
+        self._batching(0, world_size)
 
     def fingerprint(self) -> Mapping[str, Any]:
         """See `Order`."""
@@ -71,16 +80,16 @@ class WeightedOrder:
     def num_batches(self, epoch: int) -> int:
         """See `Order`."""
         _, first, before = self._deal_of(epoch)
-        return first + self._batching(before).num_batches
+        return first + self._batching(before, self._world_size).num_batches
 
     def left_out(self, epoch: int) -> int:
         """See `Order`."""
-        return self._batching(self._deal_of(epoch)[2]).left_out
+        return self._batching(self._deal_of(epoch)[2], self._world_size).left_out
 
     def batches(self, epoch: int, done: int) -> Iterator[Draws]:
         """See `Order`."""
         _, first, before = self._deal_of(epoch)
-        batching = self._batching(before)
+        batching = self._batching(before, self._world_size)
         key = stream_key("weights", self._settings.seed, epoch, first, self._rank)
         for batch in range(done - first, batching.num_batches):
             start, repeats = batching.drawn(self._rank, batch), batching.repeats(self._rank, batch)
@@ -95,7 +104,7 @@ class WeightedOrder:
     def state(self, epoch: int, done: int) -> State:
         """See `Order`."""
         _, first, before = self._deal_of(epoch)
-        batching = self._batching(before)
+        batching = self._batching(before, self._world_size)
         drawn = sum(batching.drawn(rank, done - first) for rank in range(self._world_size))
         return {
             "world_size": self._world_size,
@@ -105,8 +114,13 @@ class WeightedOrder:
         }
 
     def restore(self, state: State) -> tuple[int, int]:
-        """See `Order`."""
+        """See `Order`.
+
+        Raises:
+            SettingsError: the state is broken.
+        """
         epoch, done, deal = state["epoch"], state["done"], (0, 0, 0)
+        self._check(state)
         if state["world_size"] == self._world_size:
             deal = (epoch, state["first"], state["before"])
         elif done:
@@ -115,7 +129,7 @@ class WeightedOrder:
             if self._settings.tail == "drop" and left < full_step:
                 epoch, done = epoch + 1, 0
             else:
-                self._batching(state["drawn"])
+                self._batching(state["drawn"], self._world_size)
                 deal = (epoch, done, state["drawn"])
         self._deal = deal
         return epoch, done
@@ -127,7 +141,20 @@ class WeightedOrder:
     def _deal_of(self, epoch: int) -> tuple[int, int, int]:
         return self._deal if self._deal[0] == epoch else (epoch, 0, 0)
 
-    def _batching(self, before: int) -> Batching:
-        left = shares(self._roster.num_frames - before, self._world_size)
+    def _check(self, state: State) -> None:
+        """Refuse a state that can't be one of these frames."""
+        for name in ("first", "before", "drawn"):
+            check_whole(f"the state's {name}", state[name], 0)
+        first, before, world_size = state["first"], state["before"], state["world_size"]
+        if before > self._roster.num_frames:
+            raise broken(f"{before} draws were done of {self._roster.num_frames}")
+        batching = self._batching(before, world_size)
+        check_done(state, batching)
+        done = state["done"] - first
+        if state["drawn"] != before + sum(batching.drawn(rank, done) for rank in range(world_size)):
+            raise broken(f"{state['drawn']} draws are not those of {state['done']} batches")
+
+    def _batching(self, before: int, world_size: int) -> Batching:
+        left = shares(self._roster.num_frames - before, world_size)
         totals = tuple(stop - start for start, stop in left)
         return Batching(totals, self._settings.batch_size, self._settings.tail)

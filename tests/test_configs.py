@@ -48,7 +48,7 @@ def all_inside(value: Any, seen: set[int]) -> list[Any]:
 
 def test_the_tree_is_what_it_was() -> None:
     groups = {group for group, _ in CHOICES}
-    assert groups == {"callbacks", "data", "keymap", "logger", "model", "trainer"}
+    assert groups == {"callbacks", "data", "keymap", "logger", "model", "sampler", "trainer"}
     assert ("keymap", "human") in CHOICES
 
 

@@ -56,6 +56,7 @@ ORDER = [
     "dataset",
     "collation",
     "clocks",
+    "remainder",
     "roster",
     "pool",
     "deal",

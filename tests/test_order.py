@@ -284,7 +284,9 @@ def test_many_changes_of_ranks_keep_the_state_small() -> None:
         order = PoolOrder(roster, options, 0, world_size)
         epoch, done = order.restore(state)
         state = state_at(order, epoch, done + 40)
-    begun = len(state["base"]["parts"]) + sum(len(one["residents"]) for one in state["ranks"])
+    base = state["base"]
+    parts = len(base["gaps"]) + len(base["pieces"])
+    begun = parts + sum(len(one["residents"]) for one in state["ranks"])
     assert begun <= 3 * (3 * 8 + 3)
 
 
