@@ -77,7 +77,7 @@ def frame_weights(
     """Return the weights of all kept frames, the episodes in the order of `ids`.
 
     Raises:
-        SettingsError: all weights are 0, or the column can't be meant.
+        SettingsError: all weights are 0, their sum is infinite, or the column can't be meant.
         EpisodeError: an episode lacks the column, it is not one number a frame, or one is negative,
             NaN or inf; names the frame.
     """
@@ -88,8 +88,13 @@ def frame_weights(
         _refuse(weights, ~np.isfinite(weights) | (weights < 0), episode, rule)
         found[episode.name] = weights[kept[episode.name]] if episode.name in kept else weights
     weights = np.concatenate([found[name] for name in ids])
-    if not weights.any():
-        raise SettingsError(f"weights {_called(column)} are 0 for every frame")
+    with np.errstate(over="ignore"):
+        total = weights.sum()
+    if not 0 < total < np.inf:
+        raise SettingsError(
+            f"weights {_called(column)} must be above 0 for some frame, and their sum a number "
+            f"that float64 holds, got {total} over all {len(weights)} frames"
+        )
     return weights
 
 

@@ -15,6 +15,8 @@ __all__ = ["Ident", "Roster", "check_fingerprint"]
 
 IntArray = npt.NDArray[np.int64]
 Ident = str | int
+#: A sum of frames or bytes that int64 does not hold.
+_TOO_MANY = 2**63
 
 
 class Roster:
@@ -47,6 +49,10 @@ class Roster:
         size_of = _sizes([_plain(ident) for ident, _ in listed], byte_sizes)
         kept = sorted((i for i, n in by_id.items() if n), key=lambda i: (type(i).__name__, i))
         self.ids: tuple[Ident, ...] = tuple(kept)
+        if sum(by_id.values()) >= _TOO_MANY:
+            raise SettingsError(
+                f"episodes have {sum(by_id.values())} frames, more than can be drawn"
+            )
         self.lengths = np.array([by_id[ident] for ident in kept], dtype=np.int64)
         self.sizes = np.array([size_of.get(ident, 0) for ident in kept], dtype=np.int64)
 
@@ -134,9 +140,10 @@ def _sizes(
         size = byte_sizes.get(ident)
         if size is None:
             raise SettingsError(f"episode {ident!r} is missing from byte_sizes")
-        if not _is_count(size):
+        if not _is_count(size) or size >= _TOO_MANY // max(len(ids), 1):
             raise SettingsError(
-                f"episode {ident!r}: byte_sizes must be whole numbers from 0 on, got {size!r}"
+                f"episode {ident!r}: byte_sizes must be whole numbers from 0 on, of which int64 "
+                f"holds the sum, got {size!r}"
             )
     return {ident: int(byte_sizes[ident]) for ident in ids}
 

@@ -18,6 +18,8 @@ __all__ = ["AtEnd", "Combine", "Schedule"]
 Combine = Literal["all", "weighted"]
 AtEnd = Literal["cycle", "ends"]
 _BLOCK = 1024
+#: Of a weight, so that sums of them are finite.
+_LARGEST = 1e100
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,10 @@ class Schedule:
             raise SettingsError(f"weights map embodiments to numbers, got {self.weights!r}")
         for source, weight in self.weights.items():
             is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-            if not is_number or not 0 < weight < float("inf"):
+            if not is_number or not 0 < weight <= _LARGEST:
                 raise SettingsError(
-                    f"the weight of {source!r} must be a number above 0, got {weight!r}; to train "
-                    "without it, leave its keymap out"
+                    f"the weight of {source!r} must be a number above 0 and up to {_LARGEST:g}, "
+                    f"got {weight!r}; to train without it, leave its keymap out"
                 )
 
     def fingerprint(self) -> dict[str, Any]:

@@ -186,8 +186,16 @@ def test_weights_that_can_not_be_meant(md: MultiDataset, wrong: float) -> None:
 
 
 def test_weights_that_are_all_0(md: MultiDataset) -> None:
-    with pytest.raises(SettingsError, match=r"weights 'none' are 0 for every frame"):
+    with pytest.raises(SettingsError, match=r"weights 'none' must be above 0 for some frame"):
         EpisodePoolSampler(md, weights="none")
+
+
+def test_weights_of_which_the_sum_is_none(md: MultiDataset) -> None:
+    def weights(episode: ZarrEpisode) -> Any:
+        return [1e308] * episode.total_frames
+
+    with pytest.raises(SettingsError, match=r"their sum a number .* got inf over all"):
+        EpisodePoolSampler(md, weights=weights)
 
 
 def test_other_filters_and_weights_are_refused_by_name(md: MultiDataset) -> None:

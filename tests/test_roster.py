@@ -103,6 +103,11 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "frames float": (lambda: Roster({"b": 3.0}), "episode 'b': frames .* got 3.0"),
     "frames nan": (lambda: Roster({"b": float("nan")}), "'b': frames .* got nan"),
     "frames none": (lambda: Roster({"b": None}), "'b': frames .* got None"),  # type: ignore[dict-item]
+    "frames too many": (lambda: Roster({"a": 2**62, "b": 2**62}), "9223372036854775808 frames"),
+    "size too large": (
+        lambda: Roster({"a": 3, "b": 4}, [1, 2**62]),
+        "'b': .* got 4611686018427387904",
+    ),
     "size missing": (lambda: Roster({"a": 3, "b": 4}, {"a": 1}), "'b' is missing from byte_sizes"),
     "size none": (lambda: Roster({"a": 3}, {"a": None}), "'a' is missing"),  # type: ignore[dict-item]
     "size negative": (lambda: Roster({"a": 3, "b": 4}, [1, -1]), "'b': byte_sizes .* got -1"),

@@ -257,6 +257,10 @@ def test_under_a_plain_loader_that_draws_ahead() -> None:
     batches = [[index for index, _, _ in batch] for batch in wanted[0]]
     assert found + [[index for index, _, _ in batch] for batch in rest(again)] == batches
     assert rest(again) == wanted[1]
+    # The same sampler goes back to behind what came out.
+    one.load_state_dict(saved(one, handed_out=3))
+    assert found + [[index for index, _, _ in batch] for batch in rest(one)] == batches
+    assert rest(one) == wanted[1]
 
 
 # What is refused.

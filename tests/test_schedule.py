@@ -155,6 +155,7 @@ def test_it_does_not_change() -> None:
                 (True, "got True"),
                 (float("nan"), "got nan"),
                 (float("inf"), "got inf"),
+                (1e308, r"up to 1e\+100, got 1e\+308"),
                 ("1", "got '1'"),
                 (None, "got None"),
             ]
