@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -42,6 +42,11 @@ class Episodes:
 
     def __len__(self) -> int:
         return self.count * self.total_frames
+
+    @property
+    def spared(self) -> Mapping[str, Any]:
+        """Nothing, as all frames are served."""
+        return {}
 
     def frames_by_episode(self) -> list[tuple[str, int]]:
         """Return the names, ascending, and the frames."""

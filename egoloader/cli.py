@@ -1,4 +1,4 @@
-"""The command line: `egoloader train | convert | inspect | plan`.
+"""The command line: `egoloader train | convert | inspect | plan | validate`.
 
 Whatever the project refuses ends in one sentence on stderr and exit code 1, without a traceback.
 Commands import what takes long to import (torch, lightning) when they run, not before.
@@ -6,9 +6,11 @@ Commands import what takes long to import (torch, lightning) when they run, not 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +26,7 @@ from egoloader.overview import ArrayOverview, EpisodeOverview, overview, size_te
 if TYPE_CHECKING:
     from egoloader.convert import ConversionReport
     from egoloader.selection import SelectionSettings
+    from egoloader.validate import Finding
 
 __all__ = ["app", "main"]
 
@@ -31,7 +34,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Load Zarr episodes into PyTorch: convert, look, plan, train.",
+    help="Load Zarr episodes into PyTorch: convert, look, validate, plan, train.",
 )
 convert_app = typer.Typer(no_args_is_help=True, help="Convert recordings to episodes.")
 app.add_typer(convert_app, name="convert")
@@ -134,6 +137,51 @@ def inspect(
         raise typer.Exit(1)
 
 
+@app.command()
+def validate(
+    paths: Annotated[list[Path], typer.Argument(help="episodes, or folders of episodes")],
+    level: Annotated[
+        str, typer.Option(help="metadata: decode nothing; sampled: some of it; full: all")
+    ] = "full",
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON in place of a table")] = False,
+    quarantine: Annotated[
+        Path | None, typer.Option(help="a file for what is not to be served; training takes it")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="processes; one a core")] = None,
+) -> None:
+    """Look for what is wrong with episodes; exit with 1 where anything is.
+
+    Harm: frames can't or should not be served, and --quarantine lists them; or content is
+    suspicious as a whole. A note is no harm.
+    """
+    from egoloader.quarantine import add_spans
+    from egoloader.validate import quarantine_spans, validate_paths
+    from egoloader.validate.stored import check_depth
+
+    columns = (TextColumn("validating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("validate", total=None)
+        found = validate_paths(
+            paths,
+            depth=check_depth(level),
+            workers=workers,
+            on_progress=lambda done, total: progress.update(bar, completed=done, total=total),
+        )
+    if quarantine is not None:
+        add_spans(quarantine, quarantine_spans(found.findings))
+    if as_json:
+        findings = [asdict(one) for one in found.findings]
+        print(json.dumps({"episodes": found.episodes, "findings": findings}, indent=1))
+    else:
+        console = _console()
+        if found.findings:
+            console.print(_finding_table(found.findings))
+        num_bad = len({one.episode for one in found.findings if one.is_bad})
+        console.print(f"{len(found.episodes)} episodes, {num_bad} of them bad")
+    if not found.is_good:
+        raise typer.Exit(1)
+
+
 @app.command(context_settings={"allow_extra_args": True})
 def plan(
     context: typer.Context,
@@ -221,6 +269,17 @@ def _console() -> Console:
     """Return a console as wide as the terminal; wide enough for the tables where there is none."""
     console = Console()
     return console if console.is_terminal else Console(width=160)
+
+
+def _finding_table(findings: Sequence[Finding]) -> Table:
+    table = Table(title=f"{len(findings)} findings")
+    for name in ("episode", "key", "frames", "check", "harm", "what"):
+        table.add_column(name, overflow="fold")
+    for one in findings:
+        frames = "" if one.start is None else f"{one.start} to {one.end}"
+        cells = (one.episode, one.key or "", frames, one.check, one.harm, one.message)
+        table.add_row(*map(escape, cells))
+    return table
 
 
 def _episode_table(episodes: Sequence[EpisodeOverview]) -> Table:

@@ -35,10 +35,15 @@ class ListedFrames(Protocol):
         """What the samples' randomness goes by."""
         ...
 
+    @property
+    def spared(self) -> Mapping[str, IntArray]:
+        """Per episode of which not all frames are served, those that are, ascending."""
+        ...
+
     def __len__(self) -> int: ...
 
     def frames_by_episode(self) -> list[tuple[str, int]]:
-        """Return the episodes' names and frames, in the order of the indices."""
+        """Return the episodes' names and served frames, in the order of the indices."""
         ...
 
 
@@ -51,7 +56,9 @@ class FrameSource(ListedFrames, Protocol):
 
 
 def kept_frames(data: FrameSource, column: Column) -> dict[str, IntArray]:
-    """Return, per episode of which not all frames are kept, those that are, ascending.
+    """Return, per episode of which not all served frames are kept, those that are, ascending.
+
+    They are counted among the served frames.
 
     Raises:
         SettingsError: no frame of any episode is kept, or the column can't be meant.
@@ -60,9 +67,10 @@ def kept_frames(data: FrameSource, column: Column) -> dict[str, IntArray]:
     kept, is_any = {}, False
     for episode in data.open_each():
         values = _values(episode, column, "frame_filter")
+        spared = data.spared.get(episode.name, np.arange(len(values)))
         rule = f"frame_filter {_called(column)} must be finite"
-        _refuse(values, ~np.isfinite(values), episode, rule)
-        is_kept = values != 0
+        _refuse(values, ~np.isfinite(values), spared, episode, rule)
+        is_kept = values[spared] != 0
         is_any = is_any or bool(is_kept.any())
         if not is_kept.all():
             kept[episode.name] = np.flatnonzero(is_kept)
@@ -84,8 +92,10 @@ def frame_weights(
     found = {}
     for episode in data.open_each():
         weights = _values(episode, column, "weights").astype(np.float64)
+        spared = data.spared.get(episode.name, np.arange(len(weights)))
         rule = f"weights {_called(column)} must be finite and from 0 on"
-        _refuse(weights, ~np.isfinite(weights) | (weights < 0), episode, rule)
+        _refuse(weights, ~np.isfinite(weights) | (weights < 0), spared, episode, rule)
+        weights = weights[spared]
         found[episode.name] = weights[kept[episode.name]] if episode.name in kept else weights
     weights = np.concatenate([found[name] for name in ids])
     with np.errstate(over="ignore"):
@@ -118,10 +128,16 @@ def digest_of(kept: Mapping[str, IntArray]) -> str | None:
 
 
 def _refuse(
-    values: npt.NDArray[Any], is_wrong: npt.NDArray[np.bool_], episode: ZarrEpisode, rule: str
+    values: npt.NDArray[Any],
+    is_wrong: npt.NDArray[np.bool_],
+    spared: IntArray,
+    episode: ZarrEpisode,
+    rule: str,
 ) -> None:
-    if is_wrong.any():
-        frame = int(is_wrong.argmax())
+    """Refuse a column where it is wrong at a frame that is served."""
+    wrong = spared[is_wrong[spared]]
+    if len(wrong):
+        frame = int(wrong[0])
         raise EpisodeFormatError(f"{rule}, got {values[frame]}", episode=episode.name, frame=frame)
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from egoloader.batch import Allocate, Column
 from egoloader.cast import cast_rows
 from egoloader.episode import TIMESTAMP
-from egoloader.errors import EgoloaderError, EpisodeFormatError
+from egoloader.errors import EgoloaderError, ReadError
 from egoloader.sample import Entry
 from egoloader.seeding import sample_seeds
 from egoloader.share import Fetched
@@ -91,8 +91,8 @@ def _parse(stored: bytes | memoryview, key: str, episode: str, row: int) -> Any:
     try:
         return json.loads(bytes(stored))
     except ValueError as error:
-        message = f"row {row} is no JSON: {bytes(stored)!r:.60}"
-        raise EpisodeFormatError(message, episode=episode, key=key) from error
+        message = f"the row is no JSON: {bytes(stored)!r:.60}"
+        raise ReadError(message, episode=episode, key=key, frame=row) from error
 
 
 def _texts(entry: Entry, fetched: Fetched, _allocate: Allocate) -> Column:
@@ -128,6 +128,8 @@ def _cut_context(fetched: Fetched, columns: dict[str, Column]) -> None:
     keys = [makers[number].seed_key(epoch) for number, epoch in drawn]
     columns["sample_seed"] = sample_seeds(keys, frames.tolist())
     columns["is_repeat"] = marks.is_repeat
+    if makers[0].settings.marks_replaced:
+        columns["is_replaced"] = marks.is_replaced
 
 
 _CUTS: Mapping[str, Callable[[Entry, Fetched, Allocate], Column]] = {

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import lightning
 from lightning.pytorch.trainer.states import TrainerFn
 
+from egoloader.badframes import OnBadFrame
 from egoloader.cache import CACHE_BYTES
 from egoloader.columns import Column
 from egoloader.dataset import MultiDataset
@@ -80,6 +81,10 @@ class EpisodeDataModule(lightning.LightningDataModule):
         missing_chunks: `error` or `fill`.
         mixed_sizes: `error` or `list`.
         cache_bytes: of the training and of the validation episodes, each.
+        quarantine: a file of what is not to be served.
+        on_bad_frame: `raise` or `skip`.
+        max_bad_fraction: of the frames of an embodiment.
+        bad_frames_file: where bad frames that are met are listed.
         combine: `all`, one batch of each source a step, or `weighted`; see `Schedule`.
         at_end: `cycle` or `ends`, what becomes of a source that ends.
         weights: per embodiment, how often a step takes a batch of it.
@@ -110,6 +115,10 @@ class EpisodeDataModule(lightning.LightningDataModule):
         missing_chunks: MissingChunks = "error",
         mixed_sizes: MixedSizes = "error",
         cache_bytes: int = CACHE_BYTES,
+        quarantine: str | os.PathLike[str] | None = None,
+        on_bad_frame: OnBadFrame = "raise",
+        max_bad_fraction: float = 0.01,
+        bad_frames_file: str | os.PathLike[str] | None = None,
         combine: Combine = "all",
         at_end: AtEnd = "cycle",
         weights: Mapping[str, float] | None = None,
@@ -136,6 +145,10 @@ class EpisodeDataModule(lightning.LightningDataModule):
             "missing_chunks": missing_chunks,
             "mixed_sizes": mixed_sizes,
             "cache_bytes": cache_bytes,
+            "quarantine": quarantine,
+            "on_bad_frame": on_bad_frame,
+            "max_bad_fraction": max_bad_fraction,
+            "bad_frames_file": bad_frames_file,
         }
         self._train: MixtureLoader | None = None
         self._valid: ValidationLoader | None = None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +13,29 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from egoloader.assembly import fresh_memory, make_batch
+from egoloader.badframes import BadFramePolicy, BadFrames, FrameServer, OnBadFrame, Peers
 from egoloader.batch import Allocate, Batch
 from egoloader.cache import CACHE_BYTES, ByteCache
-from egoloader.catalog import Split, find_episodes, keep_share, matches, split_episodes
+from egoloader.catalog import Split
 from egoloader.episode import ZarrEpisode
-from egoloader.errors import (
-    AssumedFpsWarning,
-    EpisodeFormatError,
-    FrameIndexError,
-    SettingsError,
-    near_miss,
+from egoloader.errors import EpisodeFormatError, FrameIndexError, SettingsError, near_miss
+from egoloader.frameindex import Marks, marks_of
+from egoloader.gathering import (
+    Choice,
+    EpisodeRecord,
+    check_keymap,
+    gather,
+    spared_frames,
+    warn_of_assumed_fps,
 )
-from egoloader.frameindex import marks_of
 from egoloader.guard import MissingChunks
 from egoloader.handles import OpenEpisodes
 from egoloader.keymap import KeyMap
+from egoloader.quarantine import load_quarantine
 from egoloader.sample import ImageDtype, MixedSizes, Sample, SampleMaker, SampleSettings
 from egoloader.sharedmemory import check_worker
 
-__all__ = ["EpisodeRecord", "MultiDataset", "ZarrDataset"]
+__all__ = ["MultiDataset", "ZarrDataset"]
 
 IntArray = npt.NDArray[np.int64]
 Transforms = Sequence[Callable[[Sample], Sample]]
@@ -57,6 +59,9 @@ class ZarrDataset(Dataset[Sample]):
 
     Pickles as its path and settings.
 
+    Attributes:
+        spared: the frames that a quarantine leaves, by the episode's name; empty where all are.
+
     Args:
         path: the episode's folder.
         keymap: what a sample holds.
@@ -67,12 +72,18 @@ class ZarrDataset(Dataset[Sample]):
             out.
         mixed_sizes: `error`, or `list` to get the images of a batch as a list of B tensors.
         cache_bytes: decoded chunks of numbers that each process keeps, in bytes; 0 keeps none.
-        seed: of `sample_seed`.
+        seed: of `sample_seed`, and of what comes in the place of bad frames.
+        quarantine: a file of frames that are not to be served; indices pass over them.
+        on_bad_frame: what becomes of frames that can't be read or decoded: `raise`, or `skip`,
+            which serves a frame drawn from all others in the place of each. Samples then have
+            `is_replaced` (bool); a warning comes once an episode, and `bad_frames` counts.
+        max_bad_fraction: share of the frames that may be skipped; with more, an error comes.
+        bad_frames_file: a quarantine file to which those that are met are added.
 
     Raises:
         EpisodeNotFoundError, EpisodeFormatError: the path holds no whole episode.
         MissingKeyError, KeyMapError: the keymap does not fit the episode.
-        SettingsError: an option that can't be meant.
+        SettingsError: an option that can't be meant, or all of the episode is in quarantine.
     """
 
     def __init__(
@@ -87,13 +98,23 @@ class ZarrDataset(Dataset[Sample]):
         mixed_sizes: MixedSizes = "error",
         cache_bytes: int = CACHE_BYTES,
         seed: int = 0,
+        quarantine: str | os.PathLike[str] | None = None,
+        on_bad_frame: OnBadFrame = "raise",
+        max_bad_fraction: float = 0.01,
+        bad_frames_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        _check_keymap(keymap)
-        settings = SampleSettings(image_dtype, annotation_cutoff, transforms, mixed_sizes, seed)
+        check_keymap(keymap)
+        policy = BadFramePolicy(on_bad_frame, max_bad_fraction, bad_frames_file)
+        settings = SampleSettings(
+            image_dtype, annotation_cutoff, transforms, mixed_sizes, seed, policy.skips
+        )
         cache = ByteCache(cache_bytes)
         self.episode = ZarrEpisode(path, missing_chunks=missing_chunks, cache=cache)
         self._maker = SampleMaker(self.episode, keymap, settings)
-        _warn_of_assumed_fps([self.episode.name] if self.episode.fps_assumed else [])
+        self.spared = {} if quarantine is None else _spared_of_one(self._maker, quarantine)
+        self._frames = self.spared.get(self.episode.name)
+        self._bad = BadFrames(policy, seed) if policy.skips else None
+        warn_of_assumed_fps([self.episode.name] if self.episode.fps_assumed else [])
 
     @property
     def keymap(self) -> KeyMap:
@@ -105,16 +126,21 @@ class ZarrDataset(Dataset[Sample]):
         """What `sample_seed` goes by."""
         return self._maker.settings.seed
 
+    @property
+    def bad_frames(self) -> Mapping[str, int]:
+        """The bad frames that this process has skipped, by the episode's name."""
+        return {} if self._bad is None else self._bad.counts
+
     def frames_by_episode(self) -> list[tuple[str, int]]:
-        """Return the episode's name and frames."""
-        return [(self.episode.name, self.episode.total_frames)]
+        """Return the episode's name, and how many frames of it are served."""
+        return [(self.episode.name, len(self))]
 
     def open_each(self) -> Iterator[ZarrEpisode]:
         """Yield the episode."""
         yield self.episode
 
     def __len__(self) -> int:
-        return self.episode.total_frames
+        return self.episode.total_frames if self._frames is None else len(self._frames)
 
     def __getitem__(self, index: int) -> Sample:
         """Return one sample; a negative index counts from the end.
@@ -140,26 +166,23 @@ class ZarrDataset(Dataset[Sample]):
 
     def make_batch(self, indices: Sequence[int], allocate: Allocate) -> Batch:
         """Return `__getitems__` in memory from `allocate`."""
-        frames = _check_indices(indices, len(self))
-        if not len(frames):
+        at = _check_indices(indices, len(self))
+        if not len(at):
             return Batch.of_samples([])
-        marks = marks_of(indices)
-        return make_batch([self._maker], np.zeros(len(frames), np.int64), frames, marks, allocate)
+        if self._bad is None:
+            return self._serve(at, marks_of(indices), allocate)
+        server = FrameServer(self._serve, self._where, self._peers)
+        return self._bad.make_batch(at, marks_of(indices), allocate, server)
 
+    def _serve(self, at: IntArray, marks: Marks, allocate: Allocate) -> Batch:
+        frames = at if self._frames is None else self._frames[at]
+        return make_batch([self._maker], np.zeros(len(at), np.int64), frames, marks, allocate)
 
-@dataclass(frozen=True, slots=True)
-class EpisodeRecord:
-    """What a dataset of many episodes keeps of each.
+    def _where(self, index: int) -> tuple[str, int]:
+        return self.episode.name, index if self._frames is None else int(self._frames[index])
 
-    Attributes:
-        name: the episode's path below the dataset's folder.
-        total_frames: its real frames.
-        embodiment: the body that was recorded.
-    """
-
-    name: str
-    total_frames: int
-    embodiment: str
+    def _peers(self, _index: int) -> Peers:
+        return Peers(self.episode.embodiment, np.zeros(1, np.int64), np.array([len(self)]))
 
 
 class MultiDataset(Dataset[Sample]):
@@ -176,6 +199,8 @@ class MultiDataset(Dataset[Sample]):
         settings: how samples are made.
         missing_chunks: see `ZarrDataset`.
         cache: what the episodes keep of what they read; datasets may share one.
+        spared: per episode of which not all frames are served, those that are, ascending.
+        policy: what becomes of frames that can't be read or decoded.
     """
 
     def __init__(
@@ -186,12 +211,16 @@ class MultiDataset(Dataset[Sample]):
         settings: SampleSettings,
         missing_chunks: MissingChunks = "error",
         cache: ByteCache | None = None,
+        spared: Mapping[str, IntArray] | None = None,
+        policy: BadFramePolicy | None = None,
     ) -> None:
         self.folder, self.episodes = folder.absolute(), tuple(episodes)
+        self.spared, self._policy = dict(spared or {}), policy or BadFramePolicy()
+        self._bad = BadFrames(self._policy, settings.seed) if self._policy.skips else None
         self.keymaps, self.settings = dict(keymaps), settings
         self._missing_chunks = missing_chunks
         self._cache = ByteCache() if cache is None else cache
-        lengths = np.array([episode.total_frames for episode in self.episodes], dtype=np.int64)
+        lengths = np.array([frames for _, frames in self.frames_by_episode()], dtype=np.int64)
         self._bounds = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
         self._handles: dict[int, OpenEpisodes] = {}
         self._warned_keys: set[str] = set()
@@ -213,6 +242,10 @@ class MultiDataset(Dataset[Sample]):
         missing_chunks: MissingChunks = "error",
         mixed_sizes: MixedSizes = "error",
         cache_bytes: int = CACHE_BYTES,
+        quarantine: str | os.PathLike[str] | None = None,
+        on_bad_frame: OnBadFrame = "raise",
+        max_bad_fraction: float = 0.01,
+        bad_frames_file: str | os.PathLike[str] | None = None,
     ) -> MultiDataset:
         """Find the episodes below a folder, choose among them, and check each against its keymap.
 
@@ -231,6 +264,12 @@ class MultiDataset(Dataset[Sample]):
             missing_chunks: see `ZarrDataset`.
             mixed_sizes: see `ZarrDataset`.
             cache_bytes: see `ZarrDataset`; one budget for all episodes.
+            quarantine: a file of episodes, or of frames of them, that are not to be served; like a
+                filter, it moves no episode from a split to another.
+            on_bad_frame: see `ZarrDataset`; the frame in the place of another is one of the same
+                embodiment.
+            max_bad_fraction: of the frames of an embodiment.
+            bad_frames_file: see `ZarrDataset`.
 
         Raises:
             EpisodeNotFoundError: no folder, or no episodes in it.
@@ -238,24 +277,27 @@ class MultiDataset(Dataset[Sample]):
                 its keymap.
             SettingsError: an option that can't be meant, or nothing is left after filtering.
         """
-        settings = SampleSettings(image_dtype, annotation_cutoff, transforms, mixed_sizes, seed)
-        _check_keymaps(keymap)
-        root = _check_folder(folder)
-        found = find_episodes(root)
-        names = split_episodes(found, split=split, valid_ratio=valid_ratio, seed=seed)
-        matching = _open_matching(root, names, _check_mapping(filters), missing_chunks)
-        if not matching:
-            _check_filters(dict(filters or {}), root, found)
-            raise SettingsError(_nothing_left(root, len(found), split, valid_ratio, filters))
-        kept = keep_share(list(matching), percent=percent, seed=seed)
-        episodes = [matching[name] for name in kept]
-        keymaps = _keymaps_by_embodiment(keymap, [episode.embodiment for episode in episodes])
-        for episode in episodes:
-            SampleMaker(episode, keymaps[episode.embodiment], settings)
-        _warn_of_assumed_fps([episode.name for episode in episodes if episode.fps_assumed])
-        records = [EpisodeRecord(e.name, e.total_frames, e.embodiment) for e in episodes]
-        cache = ByteCache(cache_bytes)
-        return cls(root, records, keymaps, settings, missing_chunks, cache)
+        policy = BadFramePolicy(on_bad_frame, max_bad_fraction, bad_frames_file)
+        settings = SampleSettings(
+            image_dtype, annotation_cutoff, transforms, mixed_sizes, seed, policy.skips
+        )
+        choice = Choice(filters, split, valid_ratio, percent, seed, quarantine)
+        found = gather(folder, keymap, choice, settings, missing_chunks)
+        return cls(
+            found.folder,
+            found.episodes,
+            found.keymaps,
+            settings,
+            missing_chunks,
+            ByteCache(cache_bytes),
+            found.spared,
+            policy,
+        )
+
+    @property
+    def bad_frames(self) -> Mapping[str, int]:
+        """Per episode, the bad frames that this process has skipped."""
+        return {} if self._bad is None else self._bad.counts
 
     @property
     def embodiments(self) -> tuple[str, ...]:
@@ -273,8 +315,16 @@ class MultiDataset(Dataset[Sample]):
             raise SettingsError(f"no episode is of embodiment {embodiment!r}; {hint}")
         kept = [episode for episode in self.episodes if episode.embodiment == embodiment]
         keymaps = {embodiment: self.keymaps[embodiment]}
+        spared = {one.name: self.spared[one.name] for one in kept if one.name in self.spared}
         return MultiDataset(
-            self.folder, kept, keymaps, self.settings, self._missing_chunks, self._cache
+            self.folder,
+            kept,
+            keymaps,
+            self.settings,
+            self._missing_chunks,
+            self._cache,
+            spared,
+            self._policy,
         )
 
     @property
@@ -283,8 +333,11 @@ class MultiDataset(Dataset[Sample]):
         return self.settings.seed
 
     def frames_by_episode(self) -> list[tuple[str, int]]:
-        """Return the episodes' names and frames, in the order of the indices."""
-        return [(episode.name, episode.total_frames) for episode in self.episodes]
+        """Return the episodes' names and served frames, in the order of the indices."""
+        return [
+            (one.name, len(self.spared[one.name]) if one.name in self.spared else one.total_frames)
+            for one in self.episodes
+        ]
 
     def open_each(self) -> Iterator[ZarrEpisode]:
         """Open one episode after the other, in the same order; none is kept open."""
@@ -305,7 +358,9 @@ class MultiDataset(Dataset[Sample]):
         """
         at = int(_check_indices([index], len(self))[0])
         number = int(np.searchsorted(self._bounds, at, side="right")) - 1
-        return self.episodes[number], at - int(self._bounds[number])
+        record, frame = self.episodes[number], at - int(self._bounds[number])
+        spared = self.spared.get(record.name)
+        return record, frame if spared is None else int(spared[frame])
 
     def __len__(self) -> int:
         return int(self._bounds[-1])
@@ -337,11 +392,31 @@ class MultiDataset(Dataset[Sample]):
         at = _check_indices(indices, len(self))
         if not len(at):
             return Batch.of_samples([])
+        if self._bad is None:
+            return self._serve(at, marks_of(indices), allocate)
+        server = FrameServer(self._serve, self._where, self._peers)
+        return self._bad.make_batch(at, marks_of(indices), allocate, server)
+
+    def _serve(self, at: IntArray, marks: Marks, allocate: Allocate) -> Batch:
         episodes = self._bounds.searchsorted(at, side="right") - 1
         frames = at - self._bounds.take(episodes)
         found, numbers = np.unique(episodes, return_inverse=True)
         makers = [self._maker(number) for number in found.tolist()]
-        return make_batch(makers, numbers, frames, marks_of(indices), allocate)
+        for place, maker in enumerate(makers if self.spared else ()):
+            if maker.name in self.spared:
+                is_its = numbers == place
+                frames[is_its] = self.spared[maker.name][frames[is_its]]
+        return make_batch(makers, numbers, frames, marks, allocate)
+
+    def _where(self, index: int) -> tuple[str, int]:
+        record, frame = self.locate(index)
+        return record.name, frame
+
+    def _peers(self, index: int) -> Peers:
+        embodiment = self.locate(index)[0].embodiment
+        numbers = [n for n, one in enumerate(self.episodes) if one.embodiment == embodiment]
+        starts, stops = self._bounds[numbers], self._bounds[np.array(numbers) + 1]
+        return Peers(embodiment, starts, np.cumsum(stops - starts))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handles": {}, "_warned_keys": set()}
@@ -375,38 +450,6 @@ class MultiDataset(Dataset[Sample]):
         return SampleMaker(episode, self.keymaps[record.embodiment], self.settings)
 
 
-def _check_keymap(keymap: object) -> None:
-    if not isinstance(keymap, KeyMap):
-        raise SettingsError(
-            f"keymap must be a KeyMap, got {type(keymap).__name__}; KeyMap.from_config makes one"
-        )
-
-
-def _check_keymaps(keymap: KeyMap | Mapping[str, KeyMap]) -> None:
-    if isinstance(keymap, Mapping) and not isinstance(keymap, KeyMap):
-        if not keymap:
-            raise SettingsError("a mapping of keymaps needs at least one embodiment")
-        for one in keymap.values():
-            _check_keymap(one)
-    else:
-        _check_keymap(keymap)
-
-
-def _keymaps_by_embodiment(
-    keymap: KeyMap | Mapping[str, KeyMap], embodiments: Sequence[str]
-) -> dict[str, KeyMap]:
-    wanted = sorted(set(embodiments))
-    if isinstance(keymap, KeyMap):
-        return dict.fromkeys(wanted, keymap)
-    for embodiment in wanted:
-        if embodiment not in keymap:
-            raise SettingsError(
-                f"there are episodes of embodiment {embodiment!r} and no keymap for it; "
-                f"{near_miss(embodiment, keymap)} (or filter the episodes)"
-            )
-    return {embodiment: keymap[embodiment] for embodiment in wanted}
-
-
 def _check_indices(indices: Sequence[int], length: int) -> IntArray:
     if not isinstance(indices, Sized):
         raise SettingsError(f"a batch is a list of indices, got {indices!r}")
@@ -419,52 +462,16 @@ def _check_indices(indices: Sequence[int], length: int) -> IntArray:
     return checked
 
 
-def _check_folder(folder: object) -> Path:
-    if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
-        raise SettingsError(f"folder must be the path of the episodes' folder, got {folder!r}")
-    return Path(folder)
+def _spared_of_one(maker: SampleMaker, quarantine: str | os.PathLike[str]) -> dict[str, IntArray]:
+    """Return the frames that a quarantine leaves of an episode, whatever folder its names are of.
 
-
-def _check_mapping(filters: object) -> Mapping[str, Any]:
-    if not isinstance(filters, Mapping | None):
-        raise SettingsError(f"filters must map attributes to values, got {filters!r}")
-    return filters or {}
-
-
-def _open_matching(
-    root: Path, names: Sequence[str], filters: Mapping[str, Any], missing_chunks: MissingChunks
-) -> dict[str, ZarrEpisode]:
-    """Open the episodes that meet the filters, by name."""
-    opened = (ZarrEpisode(root / name, missing_chunks=missing_chunks, name=name) for name in names)
-    return {one.name: one for one in opened if matches(one.attrs, filters)}
-
-
-def _check_filters(filters: Mapping[str, Any], root: Path, names: Sequence[str]) -> None:
-    """Refuse a filter on what no episode has, in whichever split."""
-    known = {attr for name in names for attr in ZarrEpisode(root / name, name=name).attrs}
-    for name in filters:
-        if name not in known:
-            raise SettingsError(f"no episode has an attribute {name!r}; {near_miss(name, known)}")
-
-
-def _nothing_left(
-    root: Path, total: int, split: Split, valid_ratio: float, filters: Mapping[str, Any] | None
-) -> str:
-    message = f"none of the {total} episodes of {root} is left for split={split!r}"
-    if filters:
-        message += f" and filters={dict(filters)!r}"
-    if split == "valid":
-        message += (
-            f": valid_ratio={valid_ratio} keeps {round(valid_ratio * total)} of {total} episodes "
-            "for validation; raise it, or set valid_ratio: 0 to go without"
+    By the episode's name; empty where it leaves all.
+    """
+    path = f"/{maker.episode.path.absolute().as_posix()}"
+    spans = [one for one in load_quarantine(quarantine) if path.endswith(f"/{one.episode}")]
+    frames = spared_frames(maker, spans)
+    if maker.total_frames and not len(frames):
+        raise SettingsError(
+            f"all frames of episode {maker.name!r} are in quarantine: {spans[0].reason}"
         )
-    return message
-
-
-def _warn_of_assumed_fps(names: Sequence[str]) -> None:
-    if names:
-        warnings.warn(
-            f"{len(names)} episodes have no fps, 30 Hz is taken; the first is {names[0]!r}",
-            AssumedFpsWarning,
-            stacklevel=4,
-        )
+    return {maker.name: frames} if len(frames) < maker.total_frames else {}

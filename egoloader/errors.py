@@ -15,6 +15,7 @@
     │   │   └── MissingChunkError             a chunk that should be stored is not
     │   ├── ValueRangeError (ValueError)      numbers that the output dtype can't hold
     │   ├── FrameError (ValueError)           a camera frame that can't be decoded
+    │   ├── TooManyBadFramesError (RuntimeError)  more frames were skipped than may be
     │   └── SampleError (RuntimeError)        a transform, or the loader itself, failed on a frame
     ├── PlanError (ValueError)                windows of rows that can't be planned
     ├── FrameIndexError (IndexError)          a frame index outside the dataset or the episode
@@ -27,6 +28,7 @@
 
     EgoloaderWarning (UserWarning)
     ├── AssumedFpsWarning                     an episode without `fps`
+    ├── BadFrameWarning                       other frames are served in the place of bad ones
     ├── SharedMemoryWarning                   too little of it for the batches of workers
     ├── MissingChunkWarning                   missing chunks served as fill values, as asked
     └── NonFiniteWarning                      NaN or inf handed to the writer
@@ -43,6 +45,7 @@ from types import ModuleType
 
 __all__ = [
     "AssumedFpsWarning",
+    "BadFrameWarning",
     "ConfigError",
     "ConversionError",
     "EgoloaderError",
@@ -68,6 +71,7 @@ __all__ = [
     "SampleError",
     "SettingsError",
     "SharedMemoryWarning",
+    "TooManyBadFramesError",
     "TrainingError",
     "ValueRangeError",
     "WriterError",
@@ -173,6 +177,10 @@ class FrameError(EpisodeError, ValueError):
     """A camera frame is truncated, corrupt, of the wrong size, or of a refused colour space."""
 
 
+class TooManyBadFramesError(EpisodeError, RuntimeError):
+    """More frames than may be skipped can't be read or decoded; `.frame` is the last of them."""
+
+
 class SampleError(EpisodeError, RuntimeError):
     """A transform, or the loader itself, failed while a sample was made."""
 
@@ -215,6 +223,10 @@ class EgoloaderWarning(UserWarning):
 
 class AssumedFpsWarning(EgoloaderWarning):
     """An episode has no `fps`; 30 was taken."""
+
+
+class BadFrameWarning(EgoloaderWarning):
+    """Frames of an episode can't be read or decoded, and others are served in their place."""
 
 
 class MissingChunkWarning(EgoloaderWarning):

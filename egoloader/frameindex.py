@@ -43,21 +43,25 @@ class Marks(NamedTuple):
     Attributes:
         epochs: B epochs.
         is_repeat: (B,) bool.
+        is_replaced: (B,) bool, whether a sample is there in the place of a bad one.
     """
 
     epochs: Sequence[int]
     is_repeat: npt.NDArray[np.bool_]
+    is_replaced: npt.NDArray[np.bool_]
 
     def at(self, places: npt.NDArray[Any]) -> Marks:
         """Return those of some samples, (b,) places of them."""
-        return Marks([self.epochs[place] for place in places.tolist()], self.is_repeat[places])
+        epochs = [self.epochs[place] for place in places.tolist()]
+        return Marks(epochs, self.is_repeat[places], self.is_replaced[places])
 
 
 def marks_of(indices: Sequence[Any]) -> Marks:
     """Return what indices carry."""
     drawn = [index if isinstance(index, FrameIndex) else _PLAIN for index in indices]
     is_repeat = np.fromiter((index.is_repeat for index in drawn), np.bool_, len(drawn))
-    return Marks([index.epoch for index in drawn], is_repeat)
+    is_replaced = np.zeros(len(drawn), dtype=np.bool_)
+    return Marks([index.epoch for index in drawn], is_repeat, is_replaced)
 
 
 _PLAIN = FrameIndex(0)

@@ -7,13 +7,15 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import Subset
 
 from egoloader.batch import Allocate, Batch
 from egoloader.buffers import Buffers, cuda_fence, no_fence
 from egoloader.collation import collate
-from egoloader.columns import ListedFrames
+from egoloader.columns import ListedFrames, digest_of
 from egoloader.errors import SettingsError, check_whole
 from egoloader.frameindex import FrameIndex
 from egoloader.inorder import InOrder
@@ -232,9 +234,14 @@ class _SubsetMaker:
     def seed(self) -> int:
         return self._inner.seed
 
+    @property
+    def spared(self) -> Mapping[str, npt.NDArray[np.int64]]:
+        return {}  # as far as its one episode goes
+
     def frames_by_episode(self) -> list[tuple[str, int]]:
         """Return all its frames as those of one episode, as it may take any of any."""
-        inner = [self._inner.frames_by_episode(), list(map(int, self._indices))]
+        served = [self._inner.frames_by_episode(), digest_of(self._inner.spared)]
+        inner = [served, list(map(int, self._indices))]
         return [(f"subset {stream_key(ascii(inner)):x}", len(self))]
 
     def _index(self, index: int) -> int:
@@ -261,7 +268,8 @@ def _own_order(
     if shuffle:
         settings = OrderSettings(batch_size=size, seed=seed)
         return PositionedSampler(pooled_indices(maker, settings))
-    listed = f"{stream_key(ascii(maker.frames_by_episode()), maker.seed):x}"
+    frames = ascii((maker.frames_by_episode(), digest_of(maker.spared)))
+    listed = f"{stream_key(frames, maker.seed):x}"
     return PositionedSampler(InOrder(len(maker), size, data=listed))
 
 

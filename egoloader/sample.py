@@ -16,13 +16,13 @@ from egoloader.binding import bind
 from egoloader.cast import output_dtype
 from egoloader.chunkcodec import ChunkRows
 from egoloader.decode import jpeg_size
-from egoloader.episode import ZarrEpisode
+from egoloader.episode import TIMESTAMP, ZarrEpisode
 from egoloader.errors import EpisodeError, SampleError, SettingsError, check_whole, near_miss
 from egoloader.frames import Camera
 from egoloader.keymap import KeyMap, KeySpec
 from egoloader.plan import PlanOutline
 from egoloader.seeding import stream_key
-from egoloader.windows import cut_ends
+from egoloader.windows import cut_ends, entry_rows
 
 __all__ = [
     "Entry",
@@ -54,6 +54,7 @@ class SampleSettings:
         mixed_sizes: what becomes of a batch of images of several sizes: `error`, or `list`, which
             hands every batch's images out as a list of B.
         seed: of what is random about a sample; see `sample_seed` in `ZarrDataset`.
+        marks_replaced: whether samples say if they are there in the place of a bad one.
 
     Raises:
         SettingsError: an option that can't be meant, or a transform that can't be called.
@@ -64,6 +65,7 @@ class SampleSettings:
     transforms: Sequence[Transform] = ()
     mixed_sizes: MixedSizes = "error"
     seed: int = 0
+    marks_replaced: bool = False
 
     def __post_init__(self) -> None:
         check_whole("seed", self.seed, 0)
@@ -237,6 +239,25 @@ class SampleMaker:
         self.kind = _KINDS.setdefault(identity, made)
         return self.kind
 
+    def reads(self, zarr_key: str, is_row: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return which frames' samples read any of some rows of an array: (total_frames,).
+
+        Args:
+            zarr_key: the array.
+            is_row: (total_frames,) which rows.
+        """
+        frames = np.arange(self.total_frames)
+        ends = np.full_like(frames, self.total_frames)
+        found = is_row.copy() if zarr_key == TIMESTAMP else np.zeros_like(is_row)
+        for entry in self._entries:
+            if entry.zarr_key != zarr_key or entry.number < 0:
+                continue
+            steps, is_cut = self._binding.steps[entry.key], entry.spec.key_type == "action_keys"
+            is_cut = is_cut and self.settings.annotation_cutoff and steps.is_horizon
+            rows = entry_rows(steps, frames, self.cut_ends(frames) if is_cut else ends)
+            found |= is_row[rows.reshape(self.total_frames, -1)].any(axis=1)
+        return found
+
     def transform(self, sample: Sample) -> Sample:
         """Apply the transforms to one sample.
 
@@ -304,7 +325,7 @@ class SampleMaker:
             fields.append(self._field(entry))
             if entry.mask is not None:
                 fields.append(Field(entry.mask, entry.steps, np.dtype(bool)))
-        return (*fields, *_CONTEXT)
+        return (*fields, *_CONTEXT, *(_MARKS if self.settings.marks_replaced else ()))
 
     def _field(self, entry: Entry) -> Field:
         key, spec = entry.key, entry.spec
@@ -343,6 +364,7 @@ _CONTEXT = (
     Field("sample_seed", (), np.dtype(np.int64)),
     Field("is_repeat", (), np.dtype(np.bool_)),
 )
+_MARKS = (Field("is_replaced", (), np.dtype(np.bool_)),)
 
 
 def _check_sample(sample: object) -> Sample:

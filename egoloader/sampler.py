@@ -285,7 +285,7 @@ class EpisodePoolSampler(PositionedSampler):
         else:
             column = frame_weights(data, weights, kept, roster.ids)
             order = WeightedOrder(roster, column, settings, rank, world_size)
-        self._indexed = _Indexed(order, listed, roster.ids, kept, data.seed)
+        self._indexed = _Indexed(order, data, roster.ids, kept)
         self._pool_size = pool_size
         super().__init__(self._indexed)
 
@@ -311,7 +311,7 @@ def pooled_indices(data: ListedFrames, settings: OrderSettings) -> IndexOrder:
     """
     listed = data.frames_by_episode()
     roster = Roster(listed)
-    return _Indexed(PoolOrder(roster, settings, 0, 1), listed, roster.ids, {}, data.seed)
+    return _Indexed(PoolOrder(roster, settings, 0, 1), data, roster.ids, {})
 
 
 class _Indexed:
@@ -319,35 +319,34 @@ class _Indexed:
 
     Args:
         order: of the frames.
-        listed: the dataset's episodes and their frames, in its order.
+        data: the dataset.
         ids: of the episodes that the order numbers.
-        kept: per filtered episode, its frames that are drawn.
-        sample_seed: what the samples' randomness goes by.
+        kept: per filtered episode, its served frames that are drawn.
     """
 
     def __init__(
         self,
         order: Order,
-        listed: Sequence[tuple[str, int]],
+        data: ListedFrames,
         ids: Sequence[Any],
         kept: Mapping[str, IntArray],
-        sample_seed: int,
     ) -> None:
         self._order, self.covers, self.num_resident = order, order.covers, 0
+        listed = data.frames_by_episode()
         stops = np.cumsum([frames for _, frames in listed])
         starts = {
             name: int(stop) - frames for (name, frames), stop in zip(listed, stops, strict=True)
         }
         self._starts = np.array([starts[name] for name in ids], dtype=np.int64)
         self._kept = {n: kept[name] for n, name in enumerate(ids) if name in kept}
-        self._filter, self._sample_seed = digest_of(kept), sample_seed
+        self._digests = {
+            "frame_filter": digest_of(kept),
+            "quarantine": digest_of(data.spared),
+            "the data's seed": data.seed,
+        }
 
     def fingerprint(self) -> Mapping[str, Any]:
-        return {
-            **self._order.fingerprint(),
-            "frame_filter": self._filter,
-            "the data's seed": self._sample_seed,
-        }
+        return {**self._order.fingerprint(), **self._digests}
 
     def num_batches(self, epoch: int) -> int:
         return self._order.num_batches(epoch)

@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from egoloader.cache import ByteCache
 from egoloader.catalog import find_episodes, is_group
-from egoloader.dataset import EpisodeRecord, MultiDataset
+from egoloader.dataset import MultiDataset
 from egoloader.episode import ZarrEpisode
 from egoloader.errors import FrameIndexError, SettingsError
+from egoloader.gathering import EpisodeRecord
 from egoloader.guard import MissingChunks
 from egoloader.keymap import KeyMap
 from egoloader.sample import SampleMaker, SampleSettings

@@ -172,7 +172,7 @@ class Listed:
     def __init__(
         self, lengths: Sequence[int], names: Sequence[str] | None = None, seed: int = 0
     ) -> None:
-        self.seed = seed
+        self.seed, self.spared = seed, dict[str, Any]()
         names = [f"e{7 * n % 101}" for n in range(len(lengths))] if names is None else names
         self.listed = list(zip(names, lengths, strict=True))
 

@@ -58,9 +58,10 @@ def test_marks_of_indices() -> None:
 
 
 def test_marks_at_places() -> None:
-    marks = Marks([5, 6, 7], np.array([True, False, True]))
+    marks = Marks([5, 6, 7], np.array([True, False, True]), np.array([False, False, True]))
     part = marks.at(np.array([2, 0]))
     assert list(part.epochs) == [7, 5]
     assert part.is_repeat.tolist() == [True, True]
+    assert part.is_replaced.tolist() == [True, False]
     assert list(marks.at(np.array([1])).epochs) == [6]
     assert not marks.at(np.array([1])).is_repeat.any()

@@ -21,8 +21,8 @@ from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, RandomSamp
 
 from egoloader import EpisodeLoader, MultiDataset, ZarrDataset, collate
 from egoloader.batch import Batch
-from egoloader.dataset import EpisodeRecord
 from egoloader.errors import FrameError, FrameIndexError, SampleError, SettingsError
+from egoloader.gathering import EpisodeRecord
 from egoloader.sample import SampleSettings
 from tests.entries import CAMERA, camera, entry, keymap
 from tests.episodes import foreign_bytes, foreign_group, jpegs, pictures, write_human
@@ -374,7 +374,7 @@ def test_case_26_index_memory_grows_with_episodes_not_with_frames(tmp_path: Path
 class Indices:
     """A dataset of one episode of a million frames that are nothing but their indices."""
 
-    seed = 0  # of what is random about samples
+    seed, spared = 0, dict[str, Any]()
 
     def __len__(self) -> int:
         return 10**6

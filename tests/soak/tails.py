@@ -72,6 +72,10 @@ class _Listed:
     def seed(self) -> int:
         return 0
 
+    @property
+    def spared(self) -> Mapping[str, Any]:
+        return {}
+
     def frames_by_episode(self) -> list[tuple[str, int]]:
         """Return the episodes' names and frames."""
         return [(f"{number}.zarr", frames) for number, frames in enumerate(self._lengths)]

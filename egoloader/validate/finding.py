@@ -1,0 +1,62 @@
+"""What is found to be wrong, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from egoloader.quarantine import BadSpan, merge_spans
+
+__all__ = ["Finding", "Harm", "quarantine_spans", "runs"]
+
+#: `frames`: those can't or should not be served. `content`: they can, and what they hold is
+#: suspicious as a whole. `note`: nothing is wrong with what is served.
+Harm = Literal["frames", "content", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong with an episode.
+
+    Attributes:
+        episode: its path below the folder that was looked at.
+        check: what was looked for.
+        message: what was met.
+        key: the array, where one is to blame.
+        start: the first frame of which it is said; None where it is the whole array or episode.
+        end: one past the last.
+        harm: what it does.
+    """
+
+    episode: str
+    check: str
+    message: str
+    key: str | None = None
+    start: int | None = None
+    end: int | None = None
+    harm: Harm = "frames"
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it is more than a note."""
+        return self.harm != "note"
+
+
+def quarantine_spans(findings: Iterable[Finding]) -> list[BadSpan]:
+    """Return what a quarantine file is to hold: all that can't or should not be served."""
+    spans = [
+        BadSpan(one.episode, one.start or 0, one.end, one.key, f"{one.check}: {one.message}")
+        for one in findings
+        if one.harm == "frames"
+    ]
+    return merge_spans(spans)
+
+
+def runs(is_bad: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield the half-open runs of true values."""
+    edges = np.flatnonzero(np.diff(is_bad.astype(np.int8), prepend=0, append=0))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)

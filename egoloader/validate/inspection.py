@@ -1,0 +1,94 @@
+"""All that is looked at of one episode."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from egoloader.episode import ZarrEpisode
+from egoloader.errors import EgoloaderWarning, EpisodeError
+from egoloader.layout import ArrayLayout
+from egoloader.validate.cameras import check_camera
+from egoloader.validate.finding import Finding
+from egoloader.validate.metadata import check_metadata, readable_keys
+from egoloader.validate.numbers import check_finite, check_tails, check_timestamps
+from egoloader.validate.poses import check_poses, is_pose
+from egoloader.validate.stored import Depth, Numbers, check_depth, read_bytes, read_numbers
+
+__all__ = ["Depth", "validate_episode"]
+
+
+def validate_episode(path: Path, name: str, depth: Depth = "full") -> list[Finding]:
+    """Look for everything that is wrong with one episode.
+
+    Args:
+        path: the episode's folder.
+        name: what findings call it.
+        depth: `metadata` decodes nothing, `sampled` some chunks of each array, `full` all.
+
+    Raises:
+        SettingsError: there is no such depth.
+    """
+    check_depth(depth)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EgoloaderWarning)
+        try:
+            episode = ZarrEpisode(path, name=name)
+            findings = list(check_metadata(episode))
+            if depth != "metadata":
+                findings += _check_rows(episode, depth)
+        except EpisodeError as error:
+            return [Finding(name, "metadata", error.message)]
+    return _without_repeats(findings)
+
+
+def _check_rows(episode: ZarrEpisode, depth: Depth) -> Iterator[Finding]:
+    arrays: dict[str, Numbers] = {}
+    for key, layout in readable_keys(episode).items():
+        if layout.kind == "numeric":
+            arrays[key], findings = read_numbers(episode, key, depth)
+            yield from findings
+            yield from check_finite(episode, key, arrays[key])
+            if is_pose(key, arrays[key]):
+                yield from check_poses(episode, key, arrays[key])
+        elif _is_camera(episode, key, layout):
+            yield from check_camera(episode, key, depth)
+        else:
+            yield from _check_json(episode, key, depth)
+    yield from check_tails(episode, arrays)
+    yield from check_timestamps(episode, arrays)
+
+
+def _is_camera(episode: ZarrEpisode, key: str, layout: ArrayLayout) -> bool:
+    feature = (episode.header.features or {}).get(key)
+    if feature is not None:
+        return feature.dtype == "jpeg"
+    return layout.kind == "bytes" and "image" in key
+
+
+def _check_json(episode: ZarrEpisode, key: str, depth: Depth) -> Iterator[Finding]:
+    feature = (episode.header.features or {}).get(key)
+    is_json = feature is not None and feature.dtype == "json"
+    for row, data in read_bytes(episode, key, depth):
+        if isinstance(data, Finding):
+            yield data
+            continue
+        try:
+            if is_json:
+                json.loads(data)
+        except (ValueError, RecursionError) as error:
+            message = f"the row is no JSON ({error}): {data!r:.60}"
+            yield Finding(episode.name, "json", message, key, row, row + 1)
+
+
+def _without_repeats(findings: list[Finding]) -> list[Finding]:
+    """Leave out rows that can't be read where the array is said to lack chunks already."""
+    whole = {one.key for one in findings if one.start is None and one.harm == "frames"}
+    has_rows = {one.key for one in findings if one.check == "unreadable"}
+    return [
+        one
+        for one in findings
+        if not (one.start is None and one.key in whole & has_rows and one.check == "metadata")
+    ]

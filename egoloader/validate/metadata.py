@@ -1,0 +1,136 @@
+"""What an episode says of itself, against what is stored; nothing is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from egoloader.chunkcodec import unread_reason
+from egoloader.counts import ReadCounts
+from egoloader.episode import ANNOTATIONS, ZarrEpisode
+from egoloader.errors import EpisodeError
+from egoloader.header import Feature
+from egoloader.layout import ArrayLayout
+from egoloader.store import EpisodeFolder
+from egoloader.validate.finding import Finding, Harm
+
+__all__ = ["check_metadata", "readable_keys"]
+
+
+def check_metadata(episode: ZarrEpisode) -> Iterator[Finding]:
+    """Yield what is wrong with metadata, lengths, stored chunks and annotations."""
+    if not episode.total_frames:
+        yield _finding(episode, "length", "the episode has no frames", harm="content")
+    if episode.fps_assumed:
+        yield _finding(episode, "fps", "there is no fps; 30 Hz is taken", harm="note")
+    folder = EpisodeFolder(episode.path, episode.name, ReadCounts())
+    on_disk = set(folder.array_names())
+    for key in sorted(on_disk - set(episode.keys)):
+        yield _finding(episode, "features", "the array is not declared", key, "note")
+    yield from _check_consolidated(episode, folder, on_disk)
+    for key in episode.keys:
+        try:
+            yield from _check_array(episode, key)
+        except EpisodeError as error:
+            yield _finding(episode, "metadata", error.message, key)
+    yield from _check_annotations(episode)
+
+
+def readable_keys(episode: ZarrEpisode) -> dict[str, ArrayLayout]:
+    """Return the arrays of one row a frame whose metadata can be understood."""
+    found = {}
+    for key in episode.keys:
+        try:
+            layout = episode.layout(key)
+        except EpisodeError:
+            continue
+        if key != ANNOTATIONS and layout.kind != "other" and layout.rows >= episode.total_frames:
+            found[key] = layout
+    return found
+
+
+def _check_array(episode: ZarrEpisode, key: str) -> Iterator[Finding]:
+    layout = episode.layout(key)
+    feature = (episode.header.features or {}).get(key)
+    if layout.kind == "other":
+        message = f"rows of data type {layout.type_name!r} can't be read"
+        yield _finding(episode, "data type", message, key)
+        return
+    problem = _declared_otherwise(feature, layout)
+    if problem:
+        yield _finding(episode, "features", problem, key)
+    if layout.shard_shape is not None and 0 in layout.shard_shape:
+        yield _finding(episode, "shards", "the shard's shape holds a 0", key, "note")
+    reason = unread_reason(layout)
+    if reason:
+        yield _finding(episode, "codecs", f"zarr-python reads it: {reason}", key, "note")
+    episode.check_stored(key)
+
+
+def _declared_otherwise(feature: Feature | None, layout: ArrayLayout) -> str:
+    if feature is None:
+        return ""
+    is_bytes, says_bytes = layout.kind == "bytes", feature.dtype in ("jpeg", "json", "bytes")
+    if is_bytes != says_bytes:
+        return f"features says {feature.dtype}, the array holds {layout.type_name}"
+    if is_bytes:
+        return ""
+    if feature.dtype != str(layout.dtype):
+        return f"features says {feature.dtype}, the array holds {layout.dtype}"
+    if feature.shape and feature.shape != layout.row_shape:
+        return f"features says rows of {feature.shape}, the array has {layout.row_shape}"
+    return ""
+
+
+def _check_consolidated(
+    episode: ZarrEpisode, folder: EpisodeFolder, on_disk: set[str]
+) -> Iterator[Finding]:
+    """Compare the copy of all metadata that some writers keep in the group to the arrays."""
+    group: Mapping[str, Any] = folder.read_json("zarr.json") or {}
+    consolidated = group.get("consolidated_metadata")
+    listed = consolidated.get("metadata") if isinstance(consolidated, Mapping) else None
+    if not isinstance(listed, Mapping):
+        return
+    arrays = {
+        key
+        for key, value in listed.items()
+        if isinstance(value, Mapping) and value.get("node_type") == "array"
+    }
+    if arrays != on_disk:
+        others = ", ".join(sorted(arrays ^ on_disk)[:5])
+        yield _finding(
+            episode,
+            "consolidated",
+            f"the consolidated metadata is stale, it differs in {others}; egoloader does not use "
+            "it, other readers do",
+            harm="note",
+        )
+
+
+def _check_annotations(episode: ZarrEpisode) -> Iterator[Finding]:
+    try:
+        spans = episode.annotations()
+    except EpisodeError as error:
+        yield _finding(episode, "annotations", error.message, ANNOTATIONS, "content")
+        return
+    for place, (text, start, end) in enumerate(spans):
+        if not 0 <= start < end <= episode.total_frames:
+            yield Finding(
+                episode.name,
+                "annotations",
+                f"row {place}, {text!r:.60}, spans {start} to {end} of {episode.total_frames} "
+                "frames",
+                ANNOTATIONS,
+                start,
+                end,
+                "content",
+            )
+
+
+def _finding(
+    episode: ZarrEpisode, check: str, message: str, key: str | None = None, harm: Harm = "frames"
+) -> Finding:
+    return Finding(episode.name, check, message, key, harm=harm)
+
+
+Check = Callable[[ZarrEpisode], Iterator[Finding]]

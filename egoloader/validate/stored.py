@@ -1,0 +1,121 @@
+"""Reading an episode's rows where some of them can't be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from egoloader.episode import ZarrEpisode
+from egoloader.errors import EpisodeError, SettingsError, near_miss
+from egoloader.validate.finding import Finding, runs
+
+__all__ = ["Depth", "Numbers", "blocks", "check_depth", "read_bytes", "read_numbers"]
+
+#: `metadata` decodes nothing, `sampled` some chunks of each array, `full` all of them.
+Depth = Literal["metadata", "sampled", "full"]
+
+#: Chunks, or blocks of frames, that are looked at of each array when sampling.
+SAMPLED_BLOCKS = 12
+#: Rows of bytes that are read together at most.
+BLOCK_ROWS = 64
+
+
+class Numbers(NamedTuple):
+    """The rows of an array of numbers.
+
+    Attributes:
+        rows: (total_frames, D…) numbers; zeros where nothing was read.
+        is_read: (total_frames,) which of them were read.
+    """
+
+    rows: npt.NDArray[Any]
+    is_read: npt.NDArray[np.bool_]
+
+
+def check_depth(name: str) -> Depth:
+    """Return the depth of a name.
+
+    Raises:
+        SettingsError: there is none of that name.
+    """
+    found: tuple[Depth, ...] = get_args(Depth)
+    for depth in found:
+        if depth == name:
+            return depth
+    raise SettingsError(f"the level is {name!r}; {near_miss(str(name), found)}")
+
+
+def blocks(total: int, size: int, depth: Depth) -> list[tuple[int, int]]:
+    """Return the half-open blocks of rows to look at: all, or some that are evenly spread.
+
+    Args:
+        total: rows.
+        size: of a block; the last may be smaller.
+        depth: how many.
+    """
+    starts = np.arange(0, total, size)
+    if depth == "metadata":
+        starts = starts[:0]
+    elif depth == "sampled" and len(starts) > SAMPLED_BLOCKS:
+        starts = starts[np.linspace(0, len(starts) - 1, SAMPLED_BLOCKS).round().astype(np.int64)]
+    return [(start, min(start + size, total)) for start in starts.tolist()]
+
+
+def read_numbers(episode: ZarrEpisode, key: str, depth: Depth) -> tuple[Numbers, list[Finding]]:
+    """Read an array of numbers, chunk by chunk where it can't be read whole."""
+    layout, total = episode.layout(key), episode.total_frames
+    rows = np.zeros((total, *layout.row_shape), dtype=layout.dtype)
+    is_read = np.zeros(total, dtype=np.bool_)
+    findings = []
+    for start, stop in blocks(total, max(layout.chunk_rows, 1), depth):
+        try:
+            (rows[start:stop],) = episode.read({key: [(start, stop)]})[key]
+            is_read[start:stop] = True
+        except EpisodeError as error:
+            findings.append(unreadable(episode, error, key, start, stop))
+    return Numbers(rows, is_read), findings
+
+
+def read_bytes(
+    episode: ZarrEpisode, key: str, depth: Depth
+) -> Iterator[tuple[int, bytes | Finding]]:
+    """Yield rows of an array of bytes, each with its number, or a finding in the place of one.
+
+    When sampling, the blocks are short: of two rows, so that each has a neighbour.
+    """
+    chunk_rows = max(episode.layout(key).chunk_rows, 1)
+    size = 2 if depth == "sampled" else -(-BLOCK_ROWS // chunk_rows) * chunk_rows
+    for start, stop in blocks(episode.total_frames, size, depth):
+        try:
+            (found,) = episode.read({key: [(start, stop)]})[key]
+            yield from enumerate(found, start)
+        except EpisodeError:
+            yield from _one_by_one(episode, key, start, stop)
+
+
+def _one_by_one(
+    episode: ZarrEpisode, key: str, start: int, stop: int
+) -> Iterator[tuple[int, bytes | Finding]]:
+    for row in range(start, stop):
+        try:
+            ((data,),) = episode.read({key: [(row, row + 1)]})[key]
+            yield row, bytes(data)
+        except EpisodeError as error:
+            yield row, unreadable(episode, error, key, row, row + 1)
+
+
+def unreadable(
+    episode: ZarrEpisode, error: EpisodeError, key: str | None, start: int | None, end: int | None
+) -> Finding:
+    """Return the finding for rows that can't be read."""
+    return Finding(episode.name, "unreadable", error.message, key, start, end)
+
+
+def each_run(
+    episode: ZarrEpisode, check: str, message: str, key: str, is_bad: npt.NDArray[np.bool_]
+) -> list[Finding]:
+    """Return a finding for each run of bad rows."""
+    return [Finding(episode.name, check, message, key, *run) for run in runs(is_bad)]
