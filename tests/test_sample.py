@@ -13,9 +13,9 @@ import torch
 
 from egoloader import KeyMap, KeySpec, ZarrDataset, collate
 from egoloader.errors import (
-    EpisodeFormatError,
     FrameError,
     KeyMapError,
+    ReadError,
     ValueRangeError,
 )
 from tests.entries import CAMERA, camera, entry, keymap
@@ -259,7 +259,7 @@ def test_a_row_that_is_no_json_is_named(tmp_path: Path) -> None:
     foreign_bytes(group, "m", [b"{}", b"{"])
     ds = ZarrDataset(tmp_path / "ep.zarr", keymap(m=entry("m", "metadata_keys")))
     assert ds[0]["m"] == {}
-    with pytest.raises(EpisodeFormatError, match="row 1"):
+    with pytest.raises(ReadError, match="frame 1: the row is no JSON"):
         ds[1]
 
 
