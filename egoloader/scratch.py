@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-import secrets
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -22,12 +22,17 @@ _OCCUPIED = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 class ScratchFolder:
     """A folder beside `target`, on the same file system, that nobody takes for an episode.
 
+    It is locked while its writer lives, so that a second writer to one path is refused at once, and
+    what a killed one left is cleared away by the next. POSIX only; where a file system shared by
+    several machines keeps no locks, the rename at the end refuses one of them.
+
     Args:
         target: where the episode is to appear; its parent folder is made if there is none.
         overwrite: whether an episode at `target` may be replaced.
 
     Raises:
-        EpisodeExistsError: something is at `target` and may not be replaced.
+        EpisodeExistsError: something is at `target` and may not be replaced, or somebody is writing
+            to it.
         WriterError: `target` can't be the path of a folder.
     """
 
@@ -43,9 +48,8 @@ class ScratchFolder:
             target.parent.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
             raise WriterError(f"{target}: {error.filename} is a file, not a folder") from error
-        # A random name, so that writers of one episode, killed ones too, don't meet.
-        self.path = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
-        self.path.mkdir()
+        self.path = target.with_name(f".{target.name}.partial")
+        self._lock = _lock(self.path, target)
 
     def publish(self) -> None:
         """Rename the folder to the target, whole: a reader sees all of it or none.
@@ -71,6 +75,7 @@ class ScratchFolder:
             if aside and not os.path.lexists(self._target):
                 aside[-1].rename(self._target)
             raise
+        self._unlock()
         for old in aside:
             _remove(old)
 
@@ -78,7 +83,16 @@ class ScratchFolder:
         """Remove the folder if it is still there."""
         # It is hidden and never opens, so at worst it takes room; an error on the way out of
         # another one would only hide that.
-        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock >= 0:
+            shutil.rmtree(self.path, ignore_errors=True)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock >= 0:
+            # Not by closing alone: a child that was forked meanwhile has it open, too.
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            os.close(self._lock)
+        self._lock = -1
 
     def _take_place(self) -> bool:
         try:
@@ -96,6 +110,35 @@ class ScratchFolder:
             raise _exists(self._target)
         if self._target.is_dir():
             _check_replaceable(self._target)
+
+
+def _lock(path: Path, target: Path) -> int:
+    """Make a folder of one's own; return what holds its lock as long as it is open.
+
+    Raises:
+        EpisodeExistsError: another writer has it.
+    """
+    while True:
+        path.mkdir(exist_ok=True)
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # its writer has just published or removed it
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                for left in path.iterdir():  # by a writer that was killed
+                    _remove(left)
+                return handle
+        except BlockingIOError as error:
+            os.close(handle)
+            raise EpisodeExistsError(
+                f"{target} is being written to by another writer; let it finish, or choose another "
+                "path"
+            ) from error
+        except FileNotFoundError:
+            pass
+        os.close(handle)
 
 
 def _check_replaceable(folder: Path) -> None:

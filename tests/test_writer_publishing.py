@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -249,32 +250,56 @@ class TestExistingPaths:
 
 
 class TestTwoWriters:
-    def test_the_first_to_close_wins(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("overwrite", [False, True])
+    def test_the_second_is_refused_at_once(self, tmp_path: Path, overwrite: bool) -> None:
         path = tmp_path / "ep.zarr"
-        first, second = EpisodeWriter(path, **HEAD), EpisodeWriter(path, **HEAD)
+        first = EpisodeWriter(path, overwrite=overwrite, **HEAD)
         for _ in range(150):
             first.add_frame(numeric={"x": np.full(2, 1)})
-            second.add_frame(numeric={"x": np.full(2, 2)})
-        second.close()
-        with pytest.raises(EpisodeExistsError):
-            first.close()
-        assert_number(path, 2)
+        with pytest.raises(EpisodeExistsError, match="is being written to by another writer"):
+            EpisodeWriter(path, overwrite=overwrite, **HEAD)
+        first.close()
+        assert_number(path, 1)
+        assert find_episodes(tmp_path) == ["ep.zarr"]
+        write_number(tmp_path / "ep2.zarr", 2)
 
-    @pytest.mark.parametrize("overwrite", [False, True])
-    def test_closing_at_once(self, tmp_path: Path, overwrite: bool) -> None:
+    def test_when_the_first_gives_up_the_next_may_begin(self, tmp_path: Path) -> None:
+        path = tmp_path / "ep.zarr"
+        with pytest.raises(ZeroDivisionError), EpisodeWriter(path, **HEAD) as first:
+            first.add_frame(numeric={"x": np.full(2, 1)})
+            raise ZeroDivisionError
+        write_number(path, 2)
+        assert_number(path, 2)
+        assert [one.name for one in tmp_path.iterdir()] == ["ep.zarr"]
+
+    def test_a_forked_child_does_not_keep_the_lock(self, tmp_path: Path) -> None:
+        path = tmp_path / "ep.zarr"
+        writer = EpisodeWriter(path, overwrite=True, **HEAD)
+        for _ in range(150):
+            writer.add_frame(numeric={"x": np.full(2, 1)})
+        context = multiprocessing.get_context("fork")
+        done = context.Event()
+        child = context.Process(target=done.wait)
+        child.start()
+        try:
+            writer.close()
+            with EpisodeWriter(path, overwrite=True, **HEAD) as second:
+                second.add_frame(numeric={"x": np.full(2, 2)})
+        finally:
+            done.set()
+            child.join()
+        assert same_bytes(stored(path, "x"), np.full((1, 2), 2))
+
+    def test_beginning_at_once(self, tmp_path: Path) -> None:
         path, count = tmp_path / "ep.zarr", 8
         barrier = threading.Barrier(count)
-        won: list[int] = []
+        writers: list[tuple[int, EpisodeWriter]] = []
         lost: list[int] = []
 
         def work(number: int) -> None:
-            writer = EpisodeWriter(path, overwrite=overwrite, **HEAD)
-            for _ in range(150):
-                writer.add_frame(numeric={"x": np.full(2, number)})
             barrier.wait()
             try:
-                writer.close()
-                won.append(number)
+                writers.append((number, EpisodeWriter(path, **HEAD)))
             except EpisodeExistsError:
                 lost.append(number)
 
@@ -283,10 +308,12 @@ class TestTwoWriters:
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(won) == (count if overwrite else 1)
-        assert len(won) + len(lost) == count
-        assert_number(path, int(stored(path, "x")[0, 0]))
-        assert int(stored(path, "x")[0, 0]) in won
+        ((number, writer),) = writers
+        assert len(lost) == count - 1
+        for _ in range(150):
+            writer.add_frame(numeric={"x": np.full(2, number)})
+        writer.close()
+        assert_number(path, number)
 
     def test_the_check_and_the_rename_are_one(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -295,11 +322,13 @@ class TestTwoWriters:
         rename = Path.rename
 
         def late(self: Path, target: Path) -> Path:
-            # The other writer publishes at the last moment: after the path was found free.
+            # Another machine's writer publishes at the last moment: the path was found free.
             monkeypatch.setattr(Path, "rename", rename)
-            write_number(path, 1)
+            rename(other, path)
             return rename(self, target)
 
+        other = tmp_path / "other.zarr"
+        write_number(other, 1)
         writer = EpisodeWriter(path, **HEAD)
         writer.add_frame(numeric={"x": np.full(2, 2)})
         monkeypatch.setattr(Path, "rename", late)
@@ -315,7 +344,8 @@ class TestTwoWriters:
         writer = EpisodeWriter(path, overwrite=True, **HEAD)
         for _ in range(150):
             writer.add_frame(numeric={"x": np.full(2, 2)})
-        write_number(path, 1)
+        write_number(tmp_path / "other.zarr", 1)
+        (tmp_path / "other.zarr").rename(path)
         name = {"check": "iterdir", "rename": "rename"}[at]
         original = getattr(Path, name)
 
