@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import lightning
-from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 
 from egoloader.badframes import OnBadFrame
 from egoloader.cache import CACHE_BYTES
@@ -52,6 +52,20 @@ class _LoaderSettings:
 
     def __post_init__(self) -> None:
         check_whole("num_threads", self.num_threads, 1)
+
+
+class _Start(lightning.Callback):
+    """Tells a data module when the trainer's loops are restored: it has no hook of its own there.
+
+    Not earlier: schedulers that ask for the estimated steps have the batches set up before that.
+    """
+
+    def __init__(self, data: EpisodeDataModule) -> None:
+        self._data = data
+
+    def on_train_start(self, trainer: lightning.Trainer, *_: object) -> None:
+        """See `EpisodeDataModule.start`."""
+        self._data.start(trainer)
 
 
 class EpisodeDataModule(lightning.LightningDataModule):
@@ -178,6 +192,10 @@ class EpisodeDataModule(lightning.LightningDataModule):
         """
         self._take_ranks()
         if stage == "fit":
+            trainer: Any = self.trainer
+            if trainer is not None:
+                others = [one for one in trainer.callbacks if not isinstance(one, _Start)]
+                trainer.callbacks[:] = [_Start(self), *others]
             self._setup_train()
         if stage in ("fit", "validate") and self._valid is None and self._settings.valid_ratio > 0:
             if not self._valid_sources:
@@ -224,8 +242,10 @@ class EpisodeDataModule(lightning.LightningDataModule):
         Raises:
             SettingsError: the episodes or a setting that fixes the order are others now.
         """
-        is_fit = self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING
-        if not state_dict or not is_fit:
+        at = None if self.trainer is None else self.trainer.state
+        is_other = at is not None and at.status == TrainerStatus.RUNNING
+        is_other = is_other and at is not None and at.fn != TrainerFn.FITTING
+        if not state_dict or is_other:
             return
         self.train_dataloader().restore(state_dict)
         self._is_restored = True
@@ -240,8 +260,9 @@ class EpisodeDataModule(lightning.LightningDataModule):
             )
         self._is_restored = False
         if self._train is not None:
-            # A trainer that has trained already goes on where it was.
-            if not self._running_epoch():
+            # A trainer that has trained already, if only a part of an epoch, goes on where it was.
+            loops = None if self.trainer is None else self.trainer.fit_loop.epoch_loop
+            if loops is None or not (loops.batch_progress.total.ready or self._running_epoch()):
                 self._train.reset()
             return
         if not self._sources:
@@ -296,6 +317,29 @@ class EpisodeDataModule(lightning.LightningDataModule):
         """Return the epoch that the trainer is in; 0 without a trainer."""
         return 0 if self.trainer is None else self.trainer.current_epoch
 
+    def start(self, trainer: lightning.Trainer) -> None:
+        """Have a trainer that is about to train, its loops restored, go on from the position.
+
+        Raises:
+            SettingsError: the trainer goes on from a checkpoint that has no position.
+        """
+        loop = trainer.fit_loop
+        if self._train is None or not loop.is_resuming:
+            return
+        if trainer.global_step and not self._is_restored:
+            raise SettingsError(
+                "the checkpoint holds no position of this data module, so that frames would come "
+                "again; was it saved with another one? Resume with that, or load the weights only"
+            )
+        size = self._train.running_size
+        batches: Any = loop.epoch_loop.batch_progress
+        if batches.is_last_batch and not self._train.position.done:
+            # Behind an epoch's end Lightning compares its batches to those of the next one.
+            counts = batches.current
+            counts.ready = counts.started = counts.processed = size
+            counts.completed = size - (batches.total.processed - batches.total.completed)
+        self._tell_trainer(size)
+
     def _tell_trainer(self, size: int) -> None:
         """Tell the trainer how long the epoch is that begins.
 
@@ -305,17 +349,6 @@ class EpisodeDataModule(lightning.LightningDataModule):
         if self.trainer is None:
             return
         loop = self.trainer.fit_loop
-        if loop.is_resuming and self.trainer.global_step and not self._is_restored:
-            raise SettingsError(
-                "the checkpoint holds no position of this data module, so that frames would come "
-                "again; was it saved with another one? Resume with that, or load the weights only"
-            )
-        batches: Any = loop.epoch_loop.batch_progress
-        if loop.is_resuming and batches.is_last_batch and not self._done():
-            # Behind an epoch's end Lightning compares its batches to those of the next one.
-            counts = batches.current
-            counts.ready = counts.started = counts.processed = size
-            counts.completed = size - (batches.total.processed - batches.total.completed)
         limits = None if loop._combined_loader is None else loop._combined_loader.limits
         if not limits:
             return
@@ -323,9 +356,6 @@ class EpisodeDataModule(lightning.LightningDataModule):
         loop.max_batches, limits[0] = size, size
         if isinstance(self.trainer.val_check_interval, float):
             self.trainer.val_check_batch = max(1, int(size * self.trainer.val_check_interval))
-
-    def _done(self) -> int:
-        return 0 if self._train is None else self._train.position.done
 
     def _count_epoch(self) -> None:
         """Have the trainer count the running epoch as begun.

@@ -121,8 +121,13 @@ class MixtureLoader:
 
     def __iter__(self) -> Iterator[dict[str, Batch]]:
         self._newest += 1
-        self._on_epoch(self._limited(self._begun()))
+        self._on_epoch(self.running_size)
         return self._batches(self._newest)
+
+    @property
+    def running_size(self) -> int:
+        """The batches of the running epoch, within its limit."""
+        return self._limited(self._begun())
 
     def state(self) -> dict[str, Any]:
         """Return plain values that tell what every rank has left of every source."""
@@ -159,6 +164,12 @@ class MixtureLoader:
                 raise ResumeError(f"embodiment {name!r}: {error}") from error
         at = Position(*(state[field.name] for field in fields(Position)))
         _check_position(at, tuple(self.sources))
+        pacer = None if at.pacer is None else self.sources[at.pacer].sampler
+        is_same = state["world_size"] == self._world_size
+        if is_same and pacer is not None and at.size is not None:
+            left = len(pacer) - pacer.done
+            if at.size - at.done != left:
+                raise broken(f"{at.size - at.done} batches are left of a pass that has {left}")
         if state["world_size"] != self._world_size and at.size is not None:
             at = self._dealt_anew(at, state["world_size"])
         return at

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader
 
 from egoloader import EpisodeDataModule
 from egoloader.errors import SettingsError
 from tests.soak.fits import Training, resume_fits
-from tests.soak.recordings import write_recordings
-from tests.soak.training import QUIET, EverySave, OneCycle, Recorder, fit, recorded, trainer
+from tests.soak.recordings import KEYMAP, write_recordings
+from tests.soak.training import QUIET, Asks, EverySave, OneCycle, Recorder, fit, recorded, trainer
 
 pytestmark = pytest.mark.filterwarnings(*QUIET)
 #: Frames of each embodiment's episodes.
@@ -168,11 +170,14 @@ def test_case_41_saving_at_a_boundary_and_twice_in_an_epoch(ten: Path, tmp_path:
     assert (at_ten.places[0], at_ten.seen) == ((1, 0), whole.seen[10:])
 
 
-def test_an_epoch_that_is_longer_than_the_one_before_is_whole(both: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [Recorder, Asks])
+def test_an_epoch_that_is_longer_than_the_one_before_is_whole(
+    both: Path, tmp_path: Path, kind: type[Recorder]
+) -> None:
     def data() -> EpisodeDataModule:
         return recorded(both, combine="weighted", at_end="ends")
 
-    whole = fit(tmp_path, data(), Recorder(), max_epochs=4, callbacks=[EverySave(tmp_path)])
+    whole = fit(tmp_path, data(), kind(), max_epochs=4, callbacks=[EverySave(tmp_path)])
     starts = [n for n, (_, batch) in enumerate(whole.places) if batch == 0]
     sizes = [stop - start for start, stop in itertools.pairwise([*starts, len(whole.seen)])]
     longer = [start for start, one in zip(starts[1:], itertools.pairwise(sizes), strict=True)
@@ -180,12 +185,82 @@ def test_an_epoch_that_is_longer_than_the_one_before_is_whole(both: Path, tmp_pa
     assert longer
     for start, suffix in itertools.product(longer, ("", "-end")):
         resume = tmp_path / f"{start}{suffix}.ckpt"
-        second = fit(tmp_path, data(), Recorder(), resume=resume, max_epochs=4)
+        second = fit(tmp_path, data(), kind(), resume=resume, max_epochs=4)
         assert second.places == whole.places[start:]
         assert second.seen == whole.seen[start:]
 
 
+class OneOf(EpisodeDataModule):
+    """The first of so many ranks, without the other processes."""
+
+    world_size = 1
+
+    def _take_ranks(self) -> None:
+        if self._ranks != (0, self.world_size):
+            self._ranks, self._train, self._valid = (0, self.world_size), None, None
+
+
+@pytest.mark.parametrize("kind", [Recorder, Asks])
+@pytest.mark.parametrize(("before", "now"), [(2, 1), (3, 2), (1, 2)])
+def test_other_ranks_have_whole_epochs_whatever_is_asked_first(
+    arms: Path, tmp_path: Path, kind: type[Recorder], before: int, now: int
+) -> None:
+    def data(world_size: int) -> EpisodeDataModule:
+        options: dict[str, Any] = {"batch_size": 2, "pool_size": 2, "valid_ratio": 0}
+        module = OneOf(arms, KEYMAP, num_threads=1, **options)
+        module.world_size = world_size
+        return module
+
+    sizes = {ranks: -(-24 // ranks // 2) for ranks in (1, 2, 3)}
+    fit(tmp_path, data(before), kind(), max_epochs=3, callbacks=[EverySave(tmp_path)])
+    for position in range(1, 3 * sizes[before]):
+        resume = tmp_path / f"{position}.ckpt"
+        second = fit(tmp_path, data(now), kind(), resume=resume, max_epochs=3)
+        epoch, done = divmod(position, sizes[before])
+        left = -(-(24 - 2 * done * before) // now // 2)
+        wanted = Counter(dict.fromkeys(range(epoch, 3), sizes[now]) | {epoch: left})
+        assert Counter(n for n, _ in second.places) == wanted
+        assert len(set(second.places)) == len(second.places)
+
+
+@pytest.mark.parametrize("kind", [Recorder, Asks])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_run_that_was_broken_off_goes_on_in_the_same_trainer(
+    arms: Path, tmp_path: Path, kind: type[Recorder], epoch: int
+) -> None:
+    class Breaks(kind):  # type: ignore[misc, valid-type]
+        def on_train_batch_end(self, *_: Any) -> None:
+            if self.places[-1] == (epoch, 3) and not self.is_over:
+                self.is_over = True
+                raise RuntimeError("enough")
+
+        is_over = False
+
+    whole = fit(tmp_path, recorded(arms), kind(), max_epochs=2)
+    data, recorder, one = recorded(arms), Breaks(), trainer(tmp_path, max_epochs=2)
+    with pytest.raises(RuntimeError, match="enough"):
+        one.fit(recorder, datamodule=data)
+    one.fit(recorder, datamodule=data)
+    assert recorder.seen == whole.seen
+
+
 # What a checkpoint is refused for, and what it is not.
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`:UserWarning")
+@pytest.mark.parametrize("kind", [Recorder, Asks])
+def test_a_checkpoint_without_a_position_is_refused(
+    arms: Path, tmp_path: Path, kind: type[Recorder]
+) -> None:
+    source = recorded(arms)
+    source.setup("fit")
+    steps: Any = list(source.train_dataloader())
+    loader: Any = DataLoader(steps, batch_size=None)
+    save = EverySave(tmp_path)
+    trainer(tmp_path, max_epochs=2, callbacks=[save]).fit(kind(), train_dataloaders=loader)
+    for name in ("2", "6", "6-end"):
+        with pytest.raises(SettingsError, match="holds no position of this data module"):
+            fit(tmp_path, recorded(arms), kind(), resume=tmp_path / f"{name}.ckpt", max_epochs=3)
 
 
 def test_a_checkpoint_of_other_settings_is_refused_by_name(arms: Path, tmp_path: Path) -> None:

@@ -78,6 +78,17 @@ class OneCycle(Recorder):
         }
 
 
+class Asks(Recorder):
+    """Asks for the steps like `OneCycle`, with a schedule that takes any number of them."""
+
+    def configure_optimizers(self) -> Any:
+        """Return an optimizer, and a schedule that does nothing."""
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        assert self.trainer.estimated_stepping_batches
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
 class EverySave(lightning.Callback):
     """Saves behind every batch, at `<folder>/<batches handed out>.ckpt`, and at other moments.
 
