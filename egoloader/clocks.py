@@ -60,11 +60,13 @@ class Shuffles:
         seed: of the order.
         epoch: of the order.
         lengths: (n,) frames of each episode.
+        first: batches that were done when what was left was dealt anew.
     """
 
     seed: int
     epoch: int
     lengths: IntArray
+    first: int = 0
 
     def frames(self, number: int, start: int, stop: int) -> IntArray:
         """Return a part of an episode's shuffle: (stop - start,) frame indices."""
@@ -75,9 +77,11 @@ class Shuffles:
         """Return when the clocks of a part ring, ascending: (stop - start,) from its admission.
 
         The k-th gap between exponential times is itself exponential, at the rate of those left
-        (Rényi 1953), so that nothing needs sorting.
+        (Rényi 1953), so that nothing needs sorting. Clocks that were dealt anew are set anew: of
+        those that did not ring before, one knows that they were slow.
         """
-        key = stream_key("rings", self.seed, self.epoch, number, start)
+        anew = (self.first,) if self.first else ()
+        key = stream_key("rings", self.seed, self.epoch, number, start, *anew)
         gaps = np.empty(stop - start)
         for low in range(0, len(gaps), _BLOCK):
             block = gaps[low : low + _BLOCK]

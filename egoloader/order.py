@@ -30,7 +30,7 @@ __all__ = [
 
 IntArray = npt.NDArray[np.int64]
 #: Changes with whatever changes an order that settings and data leave as it was.
-_KIND = "clocks 1"
+_KIND = "clocks 2"
 State = dict[str, Any]
 
 
@@ -213,13 +213,13 @@ class PoolOrder:
         """See `Order`."""
         dealt = self._deal_of(epoch)
         clocks = self._own_clocks(dealt, done)
-        batching, shuffles = dealt.batching, self._shuffles(epoch)
+        batching, shuffles = dealt.batching, self._shuffles(epoch, dealt.first)
         for batch in range(done - dealt.first, batching.num_batches):
             drawn = batching.drawn(self._rank, batch)
             numbers, frames = clocks.take(batching.drawn(self._rank, batch + 1) - drawn)
             repeats = batching.repeats(self._rank, batch)
             if repeats:
-                more_numbers, more_frames = self._again(shuffles, dealt.first, repeats)
+                more_numbers, more_frames = self._again(shuffles, repeats)
                 numbers = np.concatenate([numbers, more_numbers])
                 frames = np.concatenate([frames, more_frames])
             yield Draws(numbers, frames, repeats, clocks.num_resident)
@@ -293,8 +293,8 @@ class PoolOrder:
         """See `Order`."""
         self._restored = None
 
-    def _shuffles(self, epoch: int) -> Shuffles:
-        return Shuffles(self._settings.seed, epoch, self._roster.lengths)
+    def _shuffles(self, epoch: int, first: int = 0) -> Shuffles:
+        return Shuffles(self._settings.seed, epoch, self._roster.lengths, first)
 
     def _deal_whole(self, epoch: int) -> _Deal:
         items = admission_order(self._shuffles(epoch))
@@ -316,7 +316,8 @@ class PoolOrder:
         """Return a rank's clocks behind `done` batches."""
         begun, states = dealt.begun
         at, state = (begun, states[rank]) if done >= begun else (dealt.first, None)
-        clocks = Clocks(self._shuffles(dealt.epoch), dealt.parts[rank], self._limits, state)
+        shuffles = self._shuffles(dealt.epoch, dealt.first)
+        clocks = Clocks(shuffles, dealt.parts[rank], self._limits, state)
         clocks.skip(_drawn_between(dealt, rank, at, done))
         return clocks
 
@@ -327,8 +328,8 @@ class PoolOrder:
         clocks, at = dealt.own
         clocks.skip(_drawn_between(dealt, self._rank, at, done))
         dealt.own = (clocks, done)
-        shuffles, items = self._shuffles(dealt.epoch), dealt.parts[self._rank]
-        return Clocks(shuffles, items, self._limits, clocks.state())
+        shuffles = self._shuffles(dealt.epoch, dealt.first)
+        return Clocks(shuffles, dealt.parts[self._rank], self._limits, clocks.state())
 
     def _move_ranks(self, dealt: _Deal, done: int) -> None:
         """Move every rank's clocks on to a position; back, by starting anew."""
@@ -340,9 +341,9 @@ class PoolOrder:
                 clocks.skip(_drawn_between(dealt, rank, dealt.at, done))
         dealt.at = done
 
-    def _again(self, shuffles: Shuffles, first: int, count: int) -> tuple[IntArray, IntArray]:
+    def _again(self, shuffles: Shuffles, count: int) -> tuple[IntArray, IntArray]:
         """Return frames to fill the last batch up with: any, drawn with replacement."""
-        key = stream_key("repeats", shuffles.seed, shuffles.epoch, first, self._rank)
+        key = stream_key("repeats", shuffles.seed, shuffles.epoch, shuffles.first, self._rank)
         places = (uniforms(key, count) * self._roster.num_frames).astype(np.int64)
         numbers = np.searchsorted(self._bounds, places, side="right")
         return numbers, places - (self._bounds - self._roster.lengths)[numbers]

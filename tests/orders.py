@@ -135,7 +135,8 @@ class SlowClocks:
             base, order = (self.shuffles.seed, self.shuffles.epoch, number), next(self.admissions)
             length = int(self.shuffles.lengths[number])
             self.left[place] = slow_shuffle(stream_key("frames", *base), length)[start:stop]
-            key, time = stream_key("rings", *base, start), 0.0
+            anew = (self.shuffles.first,) if self.shuffles.first else ()
+            key, time = stream_key("rings", *base, start, *anew), 0.0
             for k in range(stop - start):
                 time += self.exponential(key, k) / (stop - start - k)
                 heapq.heappush(self.rings, (time + now, order, place))
