@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 
+from egoloader.counts import ReadCounts
 from egoloader.sample import SampleMaker
 
 __all__ = ["OpenEpisodes"]
@@ -24,6 +26,8 @@ class OpenEpisodes:
         self._lock = threading.Lock()
         self._makers: OrderedDict[int, SampleMaker] = OrderedDict()
         self._closed_bytes = 0
+        # What was let go and may still be read by whoever has it.
+        self._let_go: list[tuple[weakref.ref[SampleMaker], ReadCounts]] = []
 
     def __len__(self) -> int:
         return len(self._makers)
@@ -32,8 +36,17 @@ class OpenEpisodes:
     def bytes_read(self) -> int:
         """Bytes that were read of episodes, open ones and those that were closed since."""
         with self._lock:
-            makers = list(self._makers.values())
-            return self._closed_bytes + sum(one.episode.counts.total.bytes for one in makers)
+            self._settle()
+            counts = [one.episode.counts for one in self._makers.values()]
+            counts += [one for _, one in self._let_go]
+            return self._closed_bytes + sum(one.total.bytes for one in counts)
+
+    def _settle(self) -> None:
+        """Add up what was read of episodes that nobody has any more."""
+        for maker, counts in self._let_go:
+            if maker() is None:
+                self._closed_bytes += counts.total.bytes
+        self._let_go = [one for one in self._let_go if one[0]() is not None]
 
     def get(self, number: int) -> SampleMaker:
         """Return an episode's maker, opened if need be."""
@@ -46,5 +59,6 @@ class OpenEpisodes:
             self._makers[number] = maker
             if len(self._makers) > self._capacity:
                 _, closed = self._makers.popitem(last=False)
-                self._closed_bytes += closed.episode.counts.total.bytes
+                self._settle()
+                self._let_go.append((weakref.ref(closed), closed.episode.counts))
             return maker

@@ -26,7 +26,8 @@ class LoaderTelemetry(lightning.Callback):
 
     All are means over the running epoch, but for the pool's, which is of the moment. The first step
     is left out, in which threads start, and the clock stands still during validation. The last
-    two, and the wait, need an `EpisodeDataModule` as the trainer's.
+    two, and the wait, need an `EpisodeDataModule` as the trainer's. Batches that are not
+    egoloader's are passed over.
     """
 
     def __init__(self) -> None:
@@ -34,6 +35,12 @@ class LoaderTelemetry(lightning.Callback):
         self._since: float | None = None
         self._stopped: float | None = None
         self._load = _NO_LOAD
+
+    def on_train_start(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
+    ) -> None:
+        """Start counting anew, in the middle of an epoch, too."""
+        self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
@@ -77,10 +84,12 @@ class LoaderTelemetry(lightning.Callback):
         if self._since is None:
             self._since, self._load = now, load
             return
-        for frames in [batch] if "frame_index" in batch else batch.values():
+        for frames in _batches_in(batch):
             self._frames += len(frames["frame_index"])
             self._episodes += len(set(frames["episode"]))
             self._batches += 1
+        if not self._frames:
+            return
         seconds = max(now - self._since, 1e-9)
         rates = {"samples/s": self._frames * trainer.world_size / seconds}
         if load is not _NO_LOAD:
@@ -91,6 +100,14 @@ class LoaderTelemetry(lightning.Callback):
             details["data/pool"] = load.pool_occupancy
             details["data/bytes"] = (load.bytes_read - self._load.bytes_read) / self._frames
         pl_module.log_dict(details, on_step=True, batch_size=1)
+
+
+def _batches_in(step: Any) -> list[Mapping[str, Any]]:
+    """Return the batches of a step that are egoloader's; none of another's."""
+    if not isinstance(step, Mapping):
+        return []
+    found = [step] if "frame_index" in step else list(step.values())
+    return [one for one in found if isinstance(one, Mapping) and "frame_index" in one]
 
 
 def _load(trainer: lightning.Trainer) -> DataLoad:

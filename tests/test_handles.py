@@ -6,6 +6,7 @@ import random
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -98,6 +99,14 @@ def test_case_32_visiting_a_hundred_episodes_leaves_few_open(
     assert_reads(md, order[:12])
 
 
+@dataclass
+class _Maker:
+    """Stands for a sample maker, to which there may be weak references."""
+
+    number: int
+    episode: Any
+
+
 def opener(opened: list[int]) -> OpenEpisodes:
     """Return two places for strings, which stand for sample makers here."""
 
@@ -106,7 +115,7 @@ def opener(opened: list[int]) -> OpenEpisodes:
         if number < 0:
             raise FileNotFoundError(number)
         counts = SimpleNamespace(total=SimpleNamespace(bytes=10**number))
-        return SimpleNamespace(number=number, episode=SimpleNamespace(counts=counts))
+        return _Maker(number, SimpleNamespace(counts=counts))
 
     return OpenEpisodes(2, open_episode)
 

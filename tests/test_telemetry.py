@@ -64,17 +64,17 @@ def test_samples_per_second_leaves_out_the_first_step_and_validation(clock: Cloc
 
     def step(seconds: float) -> None:
         pass_time(seconds)
-        callback.on_train_batch_end(ALONE, log, None, batch, 0)  # type: ignore[arg-type]
+        callback.on_train_batch_end(ALONE, log, None, batch, 0)
 
     def validate(seconds: float) -> None:
-        callback.on_validation_start(ALONE, log)  # type: ignore[arg-type]
+        callback.on_validation_start(ALONE, log)
         pass_time(seconds)
-        callback.on_validation_end(ALONE, log)  # type: ignore[arg-type]
+        callback.on_validation_end(ALONE, log)
 
     validate(7.0)  # as a sanity check ahead of the first epoch
     for _ in range(2):
         log.rates.clear()
-        callback.on_train_epoch_start(ALONE, log)  # type: ignore[arg-type]
+        callback.on_train_epoch_start(ALONE, log)
         step(100.0)
         step(2.0)
         validate(50.0)
@@ -92,13 +92,13 @@ def test_validation_ahead_of_the_second_step_is_left_out(clock: Clock) -> None:
     callback, log = LoaderTelemetry(), Log()
     pair: Any = SimpleNamespace(world_size=2, datamodule=None)
     batch = {"arm": {"frame_index": range(5), "episode": list("abcde")}}
-    callback.on_train_epoch_start(pair, log)  # type: ignore[arg-type]
-    callback.on_train_batch_end(pair, log, None, batch, 0)  # type: ignore[arg-type]
-    callback.on_validation_start(pair, log)  # type: ignore[arg-type]
+    callback.on_train_epoch_start(pair, log)
+    callback.on_train_batch_end(pair, log, None, batch, 0)
+    callback.on_validation_start(pair, log)
     clock.now = 50.0
-    callback.on_validation_end(pair, log)  # type: ignore[arg-type]
+    callback.on_validation_end(pair, log)
     clock.now = 51.0
-    callback.on_train_batch_end(pair, log, None, batch, 1)  # type: ignore[arg-type]
+    callback.on_train_batch_end(pair, log, None, batch, 1)
     assert log.rates == [10.0]  # both processes' frames
 
 
@@ -174,3 +174,18 @@ def test_bytes_of_closed_episodes_stay_counted(
             md[index]
         read[capacity] = md.bytes_read
     assert read[64] == read[2] > 0
+    # Of a batch of more episodes than may be open, the first are read when they are let go.
+    for capacity in (64, 2):
+        monkeypatch.setattr(dataset, "MAX_OPEN_EPISODES", capacity)
+        md = MultiDataset.from_folder(tmp_path, keymap, cache_bytes=2**20)
+        for start in range(0, 20, 5):
+            md.__getitems__(range(start, 100, 20))
+        read[capacity] = md.bytes_read
+    assert read[64] == read[2] > 0
+
+
+def test_batches_of_others_are_passed_over() -> None:
+    telemetry, trainer, module = LoaderTelemetry(), ALONE, Log()
+    for batch in ([{"frame_index": [1]}], {"x": 3}, (1, 2)) * 2:
+        telemetry.on_train_batch_end(trainer, module, None, batch, 0)
+    assert not module.names
