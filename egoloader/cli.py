@@ -159,7 +159,10 @@ def validate(
     from egoloader.validate.stored import check_depth
 
     columns = (TextColumn("validating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    # Elsewhere than on a terminal a bar that goes again leaves an empty line.
+    is_shown = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not is_shown) as progress:
         bar = progress.add_task("validate", total=None)
         found = validate_paths(
             paths,
@@ -237,6 +240,12 @@ def _selection_settings(data: Any) -> SelectionSettings:
         valid_ratio=data.valid_ratio,
         percent=data.percent,
         seed=data.seed,
+        quarantine=data.quarantine,
+        pool_size=data.pool_size,
+        byte_budget=data.byte_budget,
+        tail=data.tail,
+        frame_filter=data.frame_filter,
+        frame_weights=data.frame_weights,
     )
 
 

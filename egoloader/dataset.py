@@ -18,7 +18,13 @@ from egoloader.batch import Allocate, Batch
 from egoloader.cache import CACHE_BYTES, ByteCache
 from egoloader.catalog import Split
 from egoloader.episode import ZarrEpisode
-from egoloader.errors import EpisodeFormatError, FrameIndexError, SettingsError, near_miss
+from egoloader.errors import (
+    EpisodeFormatError,
+    FrameIndexError,
+    IndexKindError,
+    SettingsError,
+    near_miss,
+)
 from egoloader.frameindex import Marks, marks_of
 from egoloader.gathering import (
     Choice,
@@ -450,12 +456,23 @@ class MultiDataset(Dataset[Sample]):
         return SampleMaker(episode, self.keymaps[record.embodiment], self.settings)
 
 
+def _whole(index: object) -> int:
+    try:
+        return operator.index(index)  # type: ignore[arg-type]
+    except TypeError as error:
+        hint = ""
+        if isinstance(index, list):
+            hint = "; many are asked for by __getitems__, and an EpisodePoolSampler, which yields "
+            hint += "batches, is DataLoader's batch_sampler, not its sampler"
+        raise IndexKindError(f"an index is a whole number, got {index!r:.60}{hint}") from error
+
+
 def _check_indices(indices: Sequence[int], length: int) -> IntArray:
     if not isinstance(indices, Sized):
         raise SettingsError(f"a batch is a list of indices, got {indices!r}")
     checked = np.empty(len(indices), dtype=np.int64)
     for place, index in enumerate(indices):
-        number = operator.index(index)
+        number = _whole(index)
         if not -length <= number < length:
             raise FrameIndexError(f"index {number} is outside a dataset of {length} frames")
         checked[place] = number % length

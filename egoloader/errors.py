@@ -19,6 +19,7 @@
     │   └── SampleError (RuntimeError)        a transform, or the loader itself, failed on a frame
     ├── PlanError (ValueError)                windows of rows that can't be planned
     ├── FrameIndexError (IndexError)          a frame index outside the dataset or the episode
+    ├── IndexKindError (TypeError)            an index that is no whole number
     ├── TrainingError (RuntimeError)          a run that learns nothing, or from NaN
     ├── LoaderError (RuntimeError)            an iterator that was used in another process
     ├── WriterError (ValueError)              input that the writer refuses
@@ -57,6 +58,7 @@ __all__ = [
     "FolderNotFoundError",
     "FrameError",
     "FrameIndexError",
+    "IndexKindError",
     "KeyMapError",
     "LoaderError",
     "MissingChunkError",
@@ -191,6 +193,10 @@ class PlanError(EgoloaderError, ValueError):
 
 class FrameIndexError(EgoloaderError, IndexError):
     """A dataset or an episode was indexed out of its range."""
+
+
+class IndexKindError(EgoloaderError, TypeError):
+    """An index of a dataset is no whole number."""
 
 
 class TrainingError(EgoloaderError, RuntimeError):

@@ -178,7 +178,9 @@ def _check_keymaps(keymap: KeyMap | Mapping[str, KeyMap]) -> None:
     if isinstance(keymap, Mapping) and not isinstance(keymap, KeyMap):
         if not keymap:
             raise SettingsError("a mapping of keymaps needs at least one embodiment")
-        for one in keymap.values():
+        for name, one in keymap.items():
+            if not isinstance(name, str):
+                raise SettingsError(f"keymaps are by embodiment, a text, got {name!r}")
             check_keymap(one)
     else:
         check_keymap(keymap)

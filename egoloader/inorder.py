@@ -17,6 +17,8 @@ from egoloader.remainder import broken, check_parts
 __all__ = ["InOrder", "fitting_tail"]
 
 IntArray = npt.NDArray[np.int64]
+#: Ranks that a state is believed to be of where there are fewer frames than ranks.
+_MOST_RANKS = 2**16
 
 
 class InOrder:
@@ -133,6 +135,8 @@ class InOrder:
     def _check(self, state: dict[str, Any]) -> None:
         """Refuse a state that can't be one of these frames."""
         check_whole("the state's first", state["first"], 0)
+        if state["world_size"] > max(self._num_frames, _MOST_RANKS):
+            raise broken(f"it is of {state['world_size']} ranks")
         base, left = _runs(state["base"]), _runs(state["left"])
         for spans in (base, left):
             check_parts(spans, np.array([self._num_frames]))

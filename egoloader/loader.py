@@ -20,7 +20,7 @@ from egoloader.errors import SettingsError, check_whole
 from egoloader.frameindex import FrameIndex
 from egoloader.inorder import InOrder
 from egoloader.order import OrderSettings
-from egoloader.sampler import PositionedSampler, pooled_indices
+from egoloader.sampler import EpisodePoolSampler, PositionedSampler, pooled_indices
 from egoloader.seeding import stream_key
 from egoloader.threads import Ordered, Threads, check_threads
 
@@ -107,6 +107,8 @@ class EpisodeLoader:
         self._memory = make_buffers(self._look_ahead, pin_memory)
         _check_order(batch_size, shuffle, seed, batch_sampler)
         self._sampler: Any = batch_sampler
+        if isinstance(batch_sampler, EpisodePoolSampler):
+            batch_sampler.check_data(self._maker)
         if batch_sampler is None:
             self._sampler = _own_order(self._maker, batch_size, shuffle, seed)
 

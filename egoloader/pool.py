@@ -10,7 +10,7 @@ import numpy as np
 
 from egoloader.clocks import Clocks, Items, Limits, Shuffles
 from egoloader.errors import SettingsError, check_whole
-from egoloader.remainder import check_clocks, reading_state
+from egoloader.remainder import broken, check_clocks, reading_state
 from egoloader.roster import Ident, Roster, check_fingerprint
 from egoloader.seeding import permutation, stream_key
 
@@ -119,7 +119,11 @@ class EpisodePool(Iterator[tuple[Any, int]]):
         The resident episodes count as announced: `drain_admitted` has them all again where the
         state is loaded, as a cache starts empty there.
         """
-        return {"fingerprint": dict(self._fingerprint), "clocks": self._clocks.state()}
+        return {
+            "fingerprint": dict(self._fingerprint),
+            "remaining": self.remaining,
+            "clocks": self._clocks.state(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state; costs as much as the resident episodes have frames.
@@ -130,7 +134,8 @@ class EpisodePool(Iterator[tuple[Any, int]]):
         """
         with reading_state():
             check_fingerprint(state.get("fingerprint"), self._fingerprint)
-            check_clocks(state["clocks"], self._items)
+            if check_clocks(state["clocks"], self._items) != state["remaining"]:
+                raise broken("as many frames are not left as it says")
             clocks = Clocks(self._shuffles, self._items, self._limits, state["clocks"])
         self._clocks = clocks
 

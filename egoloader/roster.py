@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -129,6 +129,8 @@ def _sizes(
 ) -> dict[Ident, int]:
     if byte_sizes is None:
         return {}
+    if not isinstance(byte_sizes, Sized):
+        raise SettingsError(f"byte_sizes is a mapping or a list of sizes, got {byte_sizes!r}")
     if not isinstance(byte_sizes, Mapping):
         if len(byte_sizes) != len(ids):
             raise SettingsError(

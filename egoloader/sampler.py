@@ -286,8 +286,20 @@ class EpisodePoolSampler(PositionedSampler):
             column = frame_weights(data, weights, kept, roster.ids)
             order = WeightedOrder(roster, column, settings, rank, world_size)
         self._indexed = _Indexed(order, data, roster.ids, kept)
-        self._pool_size = pool_size
+        self._pool_size, self._data = pool_size, _described(data)
         super().__init__(self._indexed)
+
+    def check_data(self, data: ListedFrames) -> None:
+        """Refuse to be asked for indices of other data than the sampler was made of.
+
+        Raises:
+            SettingsError: its episodes, or which of their frames are served, are others.
+        """
+        if _described(data) != self._data:
+            raise SettingsError(
+                "the EpisodePoolSampler was made of other data than the loader is given: its "
+                "indices would mean other frames. Make both of the same dataset"
+            )
 
     def __repr__(self) -> str:
         coverage = "every frame once" if self.covers else "drawn with replacement, no coverage"
@@ -301,6 +313,11 @@ class EpisodePoolSampler(PositionedSampler):
     def pool_occupancy(self) -> float:
         """Resident episodes behind the batch that was drawn last, as a share of `pool_size`."""
         return self._indexed.num_resident / self._pool_size
+
+
+def _described(data: ListedFrames) -> tuple[list[tuple[str, int]], str | None]:
+    """Return what indices of a dataset mean."""
+    return data.frames_by_episode(), digest_of(data.spared)
 
 
 def pooled_indices(data: ListedFrames, settings: OrderSettings) -> IndexOrder:

@@ -58,6 +58,8 @@ class Schedule:
         if not isinstance(self.weights, Mapping):
             raise SettingsError(f"weights map embodiments to numbers, got {self.weights!r}")
         for source, weight in self.weights.items():
+            if not isinstance(source, str):
+                raise SettingsError(f"weights map embodiments to numbers, got {source!r} for one")
             is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
             if not is_number or not 0 < weight <= _LARGEST:
                 raise SettingsError(

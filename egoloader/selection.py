@@ -13,6 +13,7 @@ import numpy.typing as npt
 from egoloader.cache import ByteCache
 from egoloader.catalog import find_episodes, is_group
 from egoloader.dataset import MultiDataset
+from egoloader.deal import Tail
 from egoloader.episode import ZarrEpisode
 from egoloader.errors import FrameIndexError, SettingsError
 from egoloader.gathering import EpisodeRecord
@@ -46,6 +47,12 @@ class SelectionSettings:
     valid_ratio: float = 0.2
     percent: float = 100.0
     seed: int = 0
+    quarantine: str | None = None
+    pool_size: int = 32
+    byte_budget: int | None = None
+    tail: Tail = "spread"
+    frame_filter: str | None = None
+    frame_weights: str | None = None
 
     def __post_init__(self) -> None:
         if type(self.seed) is not int or self.seed < 0:
@@ -116,7 +123,16 @@ def select_batch(
     """
     found = []
     for source in _sources(path, keymap, settings).values():
-        sampler = EpisodePoolSampler(source, batch_size, seed=settings.seed)
+        sampler = EpisodePoolSampler(
+            source,
+            batch_size,
+            settings.pool_size,
+            settings.seed,
+            tail=settings.tail,
+            byte_budget=settings.byte_budget,
+            frame_filter=settings.frame_filter,
+            weights=settings.frame_weights,
+        )
         found.extend(_open(source, next(iter(sampler)), settings.missing_chunks))
     return found
 
@@ -139,6 +155,7 @@ def _sources(path: Path, keymap: KeyMap, settings: SelectionSettings) -> dict[st
         seed=settings.seed,
         annotation_cutoff=settings.annotation_cutoff,
         missing_chunks=settings.missing_chunks,
+        quarantine=settings.quarantine,
     )
     return {name: whole.of_embodiment(name) for name in whole.embodiments}
 

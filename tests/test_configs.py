@@ -152,11 +152,32 @@ def test_an_option_below_null_says_the_dict_form() -> None:
         assert compose([form]).data.filters == {"embodiment": "sawyer"}
 
 
-@pytest.mark.parametrize("group", sorted({group for group, _ in CHOICES}))
+@pytest.mark.parametrize("group", sorted({group for group, _ in CHOICES} - {"sampler"}))
 def test_a_group_is_not_null(group: str) -> None:
     with pytest.raises(ConfigError, match=rf"{group}=null: .* ~{group} takes it out"):
         compose([f"{group}=null"])
     assert group not in compose([f"~{group}"])
+
+
+def test_the_sampler_is_neither_null_nor_of_unknown_options() -> None:
+    with pytest.raises(ConfigError, match=r"sampler=null: .* choose one, as in sampler=pool"):
+        compose(["sampler=null"])
+    with pytest.raises(
+        ConfigError, match=r"no sampler\.frame_weigths; did you mean 'frame_weights'"
+    ):
+        compose(["+sampler.frame_weigths=quality"])
+
+
+def test_the_samplers_options_reach_the_data_module() -> None:
+    options = {"pool_size": 7, "byte_budget": 10**9, "tail": "drop", "at_end": "ends"}
+    data = make(compose([f"sampler.{name}={value}" for name, value in options.items()]).data)
+    order, schedule = data._settings.order, data._settings.schedule
+    assert (order.pool_size, order.byte_budget, order.tail) == (7, 10**9, "drop")
+    assert (schedule.combine, schedule.at_end) == ("all", "ends")
+    weights = ["sampler=weighted", "sampler.weights={a: 1, b: 2.5}", "sampler.frame_filter=good"]
+    data = make(compose([*weights, "sampler.frame_weights=w"]).data)
+    assert (data._settings.schedule.combine, data._columns) == ("weighted", ("good", "w"))
+    assert data._settings.schedule.weights == {"a": 1, "b": 2.5}
 
 
 def test_what_cannot_be_built_is_named() -> None:

@@ -19,9 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, RandomSampler, Subset
 
-from egoloader import EpisodeLoader, MultiDataset, ZarrDataset, collate
+from egoloader import EpisodeLoader, EpisodePoolSampler, MultiDataset, ZarrDataset, collate
 from egoloader.batch import Batch
-from egoloader.errors import FrameError, FrameIndexError, SampleError, SettingsError
+from egoloader.errors import (
+    FrameError,
+    FrameIndexError,
+    IndexKindError,
+    SampleError,
+    SettingsError,
+)
 from egoloader.gathering import EpisodeRecord
 from egoloader.sample import SampleSettings
 from tests.entries import CAMERA, camera, entry, keymap
@@ -261,6 +267,24 @@ def test_wrong_options_are_refused_by_name(
 ) -> None:
     with pytest.raises(SettingsError, match=words):
         EpisodeLoader(md, **options)
+
+
+def test_a_sampler_of_other_data_is_refused(md: MultiDataset) -> None:
+    part = MultiDataset(md.folder, md.episodes[:1], md.keymaps, md.settings)
+    for data, other in ((md, part), (part, md)):
+        with pytest.raises(SettingsError, match="EpisodePoolSampler was made of other data"):
+            EpisodeLoader(data, batch_sampler=EpisodePoolSampler(other))
+    EpisodeLoader(part, batch_sampler=EpisodePoolSampler(part))
+
+
+def test_what_is_no_index_is_named(md: MultiDataset) -> None:
+    with pytest.raises(
+        IndexKindError, match=r"whole number, got \[1, 2\].*is DataLoader's batch_samp"
+    ):
+        md[[1, 2]]  # type: ignore[index]
+    for wrong in (1.5, "a", None):
+        with pytest.raises(IndexKindError, match=f"an index is a whole number, got {wrong!r}$"):
+            md.__getitems__([0, wrong])  # type: ignore[list-item]
 
 
 def test_other_datasets_are_refused_by_what_they_are(md: MultiDataset) -> None:

@@ -115,6 +115,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "size float": (lambda: Roster({"a": 3}, [2.0]), "'a': byte_sizes .* got 2.0"),  # type: ignore[list-item]
     "size bool": (lambda: Roster({"a": 3}, [True]), "'a': byte_sizes .* got True"),
     "size of an empty one": (lambda: Roster({"a": 3, "b": 0}, {"a": 1}), "'b' is missing"),
+    "sizes, a number": (lambda: Roster({"a": 3}, 5), "byte_sizes is a mapping or a list"),  # type: ignore[arg-type]
     "too few sizes": (lambda: Roster({"a": 3, "b": 4}, [1]), "lists 1 sizes for 2 episodes"),
     "too many sizes": (lambda: Roster({"a": 3}, [1, 2]), "lists 2 sizes for 1 episodes"),
 }

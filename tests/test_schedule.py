@@ -147,6 +147,7 @@ def test_it_does_not_change() -> None:
         ({"seed": 1.0}, "seed .* got 1.0"),
         ({"weights": {"arm": 1}}, "weights are for combine: weighted"),
         ({"combine": "weighted", "weights": [1, 2]}, "weights map embodiments to numbers"),
+        ({"combine": "weighted", "weights": {1: 2}}, "weights map embodiments to numbers, got 1"),
         *(
             ({"combine": "weighted", "weights": {"arm": 1, "leg": weight}}, f"of 'leg' .* {shown}")
             for weight, shown in [

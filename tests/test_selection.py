@@ -37,6 +37,8 @@ def drawn(selected: list[Selected]) -> dict[str, list[int]]:
         {"seed": 7},
         {"valid_ratio": 0.5, "percent": 70.0},
         {"filters": {"embodiment": "robot"}, "valid_ratio": 0.0},
+        {"pool_size": 1},
+        {"pool_size": 2, "tail": "drop", "frame_filter": None},
     ],
 )
 def test_a_batch_is_the_first_of_training(folder: Path, options: dict[str, Any]) -> None:

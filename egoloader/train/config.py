@@ -14,7 +14,7 @@ from hydra.errors import (
     MissingConfigException,
     OverrideParseException,
 )
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 import egoloader
@@ -27,6 +27,7 @@ __all__ = [
     "explain",
     "make",
     "refuse_null_groups",
+    "refuse_unused",
     "sample_folder",
 ]
 
@@ -55,9 +56,11 @@ def compose(overrides: Sequence[str]) -> DictConfig:
     refuse_null_groups(overrides)
     try:
         with hydra.initialize_config_dir(str(config_dir()), version_base="1.3"):
-            return hydra.compose("train", list(overrides))
+            config = hydra.compose("train", list(overrides))
     except CONFIG_ERRORS as error:
         raise explain(error) from error
+    refuse_unused(config)
+    return config
 
 
 def refuse_null_groups(overrides: Iterable[str]) -> None:
@@ -70,9 +73,28 @@ def refuse_null_groups(overrides: Iterable[str]) -> None:
     for override in overrides:
         group, _, choice = override.partition("=")
         if group in groups and choice == "null":
-            raise ConfigError(
-                f"{override}: a group can't be null; ~{group} takes it out of the config"
-            )
+            names = [path.stem for path in (config_dir() / group).glob("*.yaml")]
+            hint = f"~{group} takes it out of the config"
+            if group == "sampler":  # the data's options are taken from it
+                hint = f"choose one, as in {group}={min(names)}"
+            raise ConfigError(f"{override}: a group can't be null; {hint}")
+
+
+def refuse_unused(config: DictConfig) -> None:
+    """Refuse an option of the sampler that nothing takes, as `+sampler.…` can add.
+
+    Raises:
+        ConfigError: there is one; names the near miss.
+    """
+    options = config.get("sampler")
+    data = OmegaConf.to_container(config.get("data") or OmegaConf.create({}), resolve=False)
+    if not isinstance(options, DictConfig) or not isinstance(data, dict) or not data:
+        return
+    taken = {value for value in data.values() if isinstance(value, str)}
+    known = [name for name in map(str, options) if f"${{sampler.{name}}}" in taken]
+    for name in map(str, options):
+        if name not in known:
+            raise ConfigError(f"there is no sampler.{name}; {near_miss(name, known)}")
 
 
 def make(node: Any, **extra: Any) -> Any:

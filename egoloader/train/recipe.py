@@ -21,7 +21,14 @@ from egoloader.datamodule import check_sampler_flag
 from egoloader.errors import ConfigError, EgoloaderError, TrainingError
 from egoloader.train.callbacks import ConfigRecord
 from egoloader.train.checkpoint import check_same_policy, find_checkpoint, load_checkpoint
-from egoloader.train.config import CONFIG_ERRORS, config_dir, explain, make, refuse_null_groups
+from egoloader.train.config import (
+    CONFIG_ERRORS,
+    config_dir,
+    explain,
+    make,
+    refuse_null_groups,
+    refuse_unused,
+)
 from egoloader.train.spec import describe
 
 __all__ = ["RunSettings", "fit", "main"]
@@ -113,6 +120,7 @@ def fit(config: DictConfig) -> None:
         TrainingError: no step was taken, or the loss is NaN or inf.
         EgoloaderError: the config or the data is wrong.
     """
+    refuse_unused(config)
     settings = RunSettings(seed=config.seed, output_dir=config.output_dir, resume=config.resume)
     output = Path(settings.output_dir)
     record = output / "config.yaml"
@@ -170,6 +178,25 @@ def _check_counts(options: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"trainer.{name} must be a whole number from {least} on, got {value!r}"
             )
+    _check_interval(options)
+
+
+def _check_interval(options: Mapping[str, Any]) -> None:
+    every, limit = options.get("val_check_interval"), options.get("limit_train_batches")
+    if every is None or isinstance(every, str):
+        return  # a string is a time
+    is_share = type(every) is float and 0 < every <= 1
+    if not is_share and (type(every) is not int or every < 1):
+        raise ConfigError(
+            "trainer.val_check_interval must be a share of an epoch in (0, 1], a number of "
+            f"batches from 1 on, or a time, got {every!r}"
+        )
+    is_by_epoch = options.get("check_val_every_n_epoch", 1) is not None
+    if is_by_epoch and type(every) is int and type(limit) is int and every > limit:
+        raise ConfigError(
+            f"trainer.val_check_interval = {every} batches are more than an epoch has, which "
+            f"trainer.limit_train_batches = {limit} sets"
+        )
 
 
 def _list(nodes: DictConfig | None) -> list[Any]:
