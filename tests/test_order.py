@@ -17,6 +17,7 @@ from egoloader import EpisodePool
 from egoloader.clocks import Clocks, Items, Limits, Shuffles
 from egoloader.errors import SettingsError
 from egoloader.order import OrderSettings, PoolOrder
+from egoloader.pool import admission_order
 from egoloader.roster import Roster
 from egoloader.seeding import stream_key
 from tests.orders import (
@@ -109,6 +110,45 @@ def test_how_many_are_resident_behind_each_batch() -> None:
             next(pool)
         assert draws.num_resident == len(pool.resident)
     assert draws.num_resident == 0
+
+
+def test_draws_are_uniform_behind_a_change_of_ranks() -> None:
+    # Of the residents that a rank begins with, those that were resident before and not drawn from
+    # are as likely as others to be drawn from first.
+    cells = []
+    for pool_size, count, length, done in ((10, 40, 1, 10), (12, 60, 300, 1)):
+        found, expected = np.zeros(2), np.zeros(2)
+        for seed in range(160):
+            options = OrderSettings(4 if length > 1 else 1, pool_size, seed, "repeat")
+            roster = roster_of([length] * count)
+            before = PoolOrder(roster, options, 0, 1)
+            state = state_at(before, 0, done)
+            (clocks,) = state["ranks"]
+            items = admission_order(Shuffles(seed, 0, roster.lengths))
+            carried = {
+                int(items.numbers[p]) for p, _, drawn_of in clocks["residents"] if not drawn_of
+            }
+            for rank in range(2):
+                order = PoolOrder(roster, options, rank, 2)
+                epoch, at = order.restore(state)
+                part = order._deal_of(epoch).parts[rank]
+                sizes = (part.stops - part.starts)[:pool_size]
+                is_carried = np.isin(part.numbers[:pool_size], list(carried))
+                share = sizes[is_carried].sum() / sizes.sum()
+                first = int(next(iter(order.batches(epoch, at))).numbers[0])
+                found[int(first in carried)] += 1
+                expected += (1 - share, share)
+        cells.append((found.tolist(), expected.tolist()))
+    assert abs(surprise(cells)) < 5
+
+
+def test_one_full_step_that_is_left_is_drawn_by_other_ranks() -> None:
+    roster, options = roster_of([5, 7, 4]), OrderSettings(2, 2, 3, "drop")
+    for done, left in ((4, 2), (5, 1), (6, 1), (7, 0)):  # 16 frames: steps of 2, and then of 4
+        order = PoolOrder(roster, options, 0, 2)
+        epoch, at = order.restore(state_at(PoolOrder(roster, options, 0, 1), 0, done))
+        assert (epoch, at) == ((0, done) if left else (1, 0))
+        assert len(list(order.batches(epoch, at))) == (left or 4)
 
 
 def test_repeats_are_frames_of_any_episode_and_differ_by_rank() -> None:
