@@ -17,7 +17,7 @@ from tests.episodes import foreign_group, foreign_numbers, ramp
 from tests.soak.positions import resume_everywhere
 from tests.soak.recordings import KEYMAP, Shown, show, write_recordings
 from tests.soak.runs import MixtureRun
-from tests.soak.training import recorded
+from tests.soak.training import OneOf, recorded
 
 #: Frames of each source's episodes; in batches of 4, passes of 4 and of 7 batches.
 LENGTHS = {"arm": (5, 3, 7), "human": (9, 4, 8, 6)}
@@ -166,6 +166,28 @@ def test_a_resumed_epoch_is_as_long_as_it_was(folder: Path, combine: str, at_end
             assert len(other.train_dataloader()) == size
             assert len(list(other.train_dataloader())) == size - done
             next(iter(data.train_dataloader()))
+
+
+@pytest.mark.parametrize(("before", "now", "sizes"), [
+    (1, 2, [6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11]),  # 11 batches of one rank, 6 of two
+    (2, 1, [12, 11, 10, 9, 8, 7]),
+])  # fmt: skip
+def test_other_ranks_have_their_share_of_the_batches_that_a_weighted_epoch_has_left(
+    folder: Path, before: int, now: int, sizes: list[int]
+) -> None:
+    def of(world_size: int) -> EpisodeDataModule:
+        data = OneOf(folder, KEYMAP, batch_size=4, valid_ratio=0, combine="weighted")
+        data.world_size = world_size
+        data.setup("fit")
+        return data
+
+    data, found = of(before), []
+    for _ in sizes:
+        other = of(now)
+        other.load_state_dict(data.state_dict())
+        found.append(len(other.train_dataloader()))
+        next(iter(data.train_dataloader()))
+    assert found[1:] == sizes[1:]
 
 
 def test_a_batch_that_fails_keeps_its_position(folder: Path) -> None:

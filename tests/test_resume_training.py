@@ -16,7 +16,17 @@ from egoloader import EpisodeDataModule
 from egoloader.errors import SettingsError
 from tests.soak.fits import Training, resume_fits
 from tests.soak.recordings import KEYMAP, write_recordings
-from tests.soak.training import QUIET, Asks, EverySave, OneCycle, Recorder, fit, recorded, trainer
+from tests.soak.training import (
+    QUIET,
+    Asks,
+    EverySave,
+    OneCycle,
+    OneOf,
+    Recorder,
+    fit,
+    recorded,
+    trainer,
+)
 
 pytestmark = pytest.mark.filterwarnings(*QUIET)
 #: Frames of each embodiment's episodes.
@@ -188,16 +198,6 @@ def test_an_epoch_that_is_longer_than_the_one_before_is_whole(
         second = fit(tmp_path, data(), kind(), resume=resume, max_epochs=4)
         assert second.places == whole.places[start:]
         assert second.seen == whole.seen[start:]
-
-
-class OneOf(EpisodeDataModule):
-    """The first of so many ranks, without the other processes."""
-
-    world_size = 1
-
-    def _take_ranks(self) -> None:
-        if self._ranks != (0, self.world_size):
-            self._ranks, self._train, self._valid = (0, self.world_size), None, None
 
 
 @pytest.mark.parametrize("kind", [Recorder, Asks])

@@ -141,6 +141,16 @@ def recorded(folder: Path, **options: Any) -> EpisodeDataModule:
     return EpisodeDataModule(folder, KEYMAP, **{**defaults, **options})
 
 
+class OneOf(EpisodeDataModule):
+    """The first of so many ranks, without the other processes."""
+
+    world_size = 1
+
+    def _take_ranks(self) -> None:
+        if self._ranks != (0, self.world_size):
+            self._ranks, self._train, self._valid = (0, self.world_size), None, None
+
+
 def fit(
     root: Path,
     data: EpisodeDataModule,
