@@ -19,6 +19,7 @@ from egoloader.errors import (
     BadFrameWarning,
     EpisodeError,
     FrameError,
+    LostEpisodeError,
     ReadError,
     SettingsError,
     TooManyBadFramesError,
@@ -67,6 +68,8 @@ class BadFramePolicy:
         share = self.max_bad_fraction
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
             raise SettingsError(f"max_bad_fraction must be in [0, 1), got {share!r}")
+        if not isinstance(self.bad_frames_file, str | os.PathLike | None):
+            raise SettingsError(f"bad_frames_file is a path, got {self.bad_frames_file!r}")
         if self.bad_frames_file is not None and self.on_bad_frame != "skip":
             raise SettingsError(
                 "bad_frames_file is for on_bad_frame: skip; leave it out, or set it"
@@ -121,6 +124,7 @@ class _Met:
         bad: indices.
         by_peers: how many of them, by the name of their peers.
         by_episode: how many of them, by episode.
+        last: what is wrong with the newest.
     """
 
     pid: int = field(default_factory=os.getpid)
@@ -128,6 +132,7 @@ class _Met:
     bad: set[int] = field(default_factory=set)
     by_peers: Counter[str] = field(default_factory=Counter)
     by_episode: Counter[str] = field(default_factory=Counter)
+    last: str = ""
 
 
 class BadFrames:
@@ -180,23 +185,40 @@ class BadFrames:
                     is_replaced[place] = True
             try:
                 return server.serve(at, marks, allocate)
-            except _BAD_DATA:
+            except _BAD_DATA as error:
                 good |= {int(at[place]) for place in suspects}
                 suspects = [place for place in range(len(at)) if int(at[place]) not in good]
-                if not suspects:
+                if not suspects or isinstance(error, LostEpisodeError):
                     raise  # each can be made on its own: no frame is to blame
 
     def _is_bad(self, index: int, epoch: int, server: FrameServer) -> bool:
         """Return whether a frame can't be served; the first time that it is met, note it."""
-        if index in self._here().bad:
-            return True
-        is_mark = np.zeros(1, dtype=np.bool_)
-        try:
-            server.serve(np.array([index]), Marks([epoch], is_mark, is_mark), fresh_memory)
-        except _BAD_DATA as error:
-            self._note(index, error, server)
-            return True
-        return False
+        error: EpisodeError | None = None
+        if index not in self._here().bad:
+            is_mark = np.zeros(1, dtype=np.bool_)
+            try:
+                server.serve(np.array([index]), Marks([epoch], is_mark, is_mark), fresh_memory)
+            except _BAD_DATA as met:
+                if isinstance(met, LostEpisodeError):
+                    raise
+                error = met
+                self._note(index, met, server)
+            else:
+                return False
+        self._check_limit(index, error, server)
+        return True
+
+    def _check_limit(self, index: int, error: EpisodeError | None, server: FrameServer) -> None:
+        """Skip no frame any more when too many were met."""
+        (episode, frame), peers, met = server.where(index), server.peers(index), self._here()
+        num_bad = met.by_peers[peers.name]
+        if num_bad > self._policy.max_bad_fraction * peers.size:
+            raise TooManyBadFramesError(
+                f"{num_bad} frames of {peers.size} were met that can't be served, more than "
+                f"max_bad_fraction = {self._policy.max_bad_fraction} allows; the last: {met.last}",
+                episode=episode,
+                frame=frame,
+            ) from error
 
     def _draw(self, index: int, epoch: int, attempt: int, server: FrameServer) -> int:
         """Return the index that comes in the place of another."""
@@ -212,16 +234,10 @@ class BadFrames:
             met.bad.add(index)
             met.by_peers[peers.name] += 1
             met.by_episode[episode] += 1
-            is_first, num_bad = met.by_episode[episode] == 1, met.by_peers[peers.name]
+            met.last = str(error)
+            is_first = met.by_episode[episode] == 1
             if self._policy.bad_frames_file is not None:
                 add_spans(self._policy.bad_frames_file, [_span(episode, frame, error)])
-        if num_bad > self._policy.max_bad_fraction * peers.size:
-            raise TooManyBadFramesError(
-                f"{num_bad} frames of {peers.size} were met that can't be served, more than "
-                f"max_bad_fraction = {self._policy.max_bad_fraction} allows; the last: {error}",
-                episode=episode,
-                frame=frame,
-            ) from error
         if is_first:
             warnings.warn(
                 f"episode {episode!r}, frame {frame}: another frame is served in its place, and in "

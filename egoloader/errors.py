@@ -12,6 +12,7 @@
     │   ├── MissingKeyError (KeyError)        the keymap names an array that the episode lacks
     │   ├── RowRangeError (ValueError)        rows outside the episode were asked for
     │   ├── ReadError (ValueError)            stored bytes that can't be turned into rows
+    │   │   ├── LostEpisodeError              it was moved, replaced or edited while it was open
     │   │   └── MissingChunkError             a chunk that should be stored is not
     │   ├── ValueRangeError (ValueError)      numbers that the output dtype can't hold
     │   ├── FrameError (ValueError)           a camera frame that can't be decoded
@@ -61,6 +62,7 @@ __all__ = [
     "IndexKindError",
     "KeyMapError",
     "LoaderError",
+    "LostEpisodeError",
     "MissingChunkError",
     "MissingChunkWarning",
     "MissingExtraError",
@@ -165,6 +167,10 @@ class RowRangeError(EpisodeError, ValueError):
 
 class ReadError(EpisodeError, ValueError):
     """Stored bytes could not be read or decoded into rows."""
+
+
+class LostEpisodeError(ReadError):
+    """The episode is not what was opened any more: it was moved, replaced or edited."""
 
 
 class MissingChunkError(ReadError):

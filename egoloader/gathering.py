@@ -125,6 +125,8 @@ def gather(
         frames = spared_frames(maker, bad.get(episode.name, ()))
         if len(frames) < episode.total_frames:
             spared[episode.name] = frames
+    if spared and not any(len(spared.get(one.name, range(one.total_frames))) for one in episodes):
+        raise SettingsError(_nothing_left(root, len(found), choice))
     warn_of_assumed_fps([episode.name for episode in episodes if episode.fps_assumed])
     records = [EpisodeRecord(e.name, e.total_frames, e.embodiment) for e in episodes]
     return Gathered(root, records, keymaps, spared)

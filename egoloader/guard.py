@@ -7,7 +7,7 @@ from typing import Literal
 
 from egoloader.cache import ByteCache
 from egoloader.chunktable import ChunkTable
-from egoloader.errors import MissingChunkError, MissingChunkWarning, ReadError
+from egoloader.errors import LostEpisodeError, MissingChunkError, MissingChunkWarning, ReadError
 from egoloader.layout import ArrayLayout
 from egoloader.plan import ReadPlan
 from egoloader.store import EpisodeFolder
@@ -49,7 +49,7 @@ class HolePolicy:
             MissingChunkError: the chunk is missing and may not be filled.
         """
         if not self._has_metadata(key):
-            raise ReadError(
+            raise LostEpisodeError(
                 f"{path} can't be reached, and neither can the array's metadata; was the episode "
                 "moved, or is a disk gone?",
                 episode=self._folder.name,

@@ -76,10 +76,12 @@ def load_quarantine(path: str | os.PathLike[str]) -> tuple[BadSpan, ...]:
     Raises:
         SettingsError: there is none, or it is broken; names the entry.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise SettingsError(f"quarantine is the path of a file, got {path!r}")
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a path that can be none is a ValueError
         raise SettingsError(f"the quarantine file {path} can't be read: {error}") from error
     if len(data) > MAX_BYTES:
         raise SettingsError(f"the quarantine file {path} is larger than {MAX_BYTES} bytes")

@@ -16,7 +16,7 @@ from egoloader.binding import bind
 from egoloader.cast import output_dtype
 from egoloader.chunkcodec import ChunkRows
 from egoloader.decode import jpeg_size
-from egoloader.episode import TIMESTAMP, ZarrEpisode
+from egoloader.episode import ANNOTATIONS, TIMESTAMP, ZarrEpisode
 from egoloader.errors import EpisodeError, SampleError, SettingsError, check_whole, near_miss
 from egoloader.frames import Camera
 from egoloader.keymap import KeyMap, KeySpec
@@ -243,12 +243,16 @@ class SampleMaker:
         """Return which frames' samples read any of some rows of an array: (total_frames,).
 
         Args:
-            zarr_key: the array.
+            zarr_key: the array; of annotations, which have no row a frame, frames are meant.
             is_row: (total_frames,) which rows.
         """
         frames = np.arange(self.total_frames)
         ends = np.full_like(frames, self.total_frames)
-        found = is_row.copy() if zarr_key == TIMESTAMP else np.zeros_like(is_row)
+        found = np.zeros_like(is_row)
+        is_text = any(one.source == "texts" and one.zarr_key == zarr_key for one in self._entries)
+        cuts = zarr_key == ANNOTATIONS and self.settings.annotation_cutoff
+        if zarr_key == TIMESTAMP or is_text or cuts:
+            found |= is_row
         for entry in self._entries:
             if entry.zarr_key != zarr_key or entry.number < 0:
                 continue

@@ -19,7 +19,7 @@ from zarr.storage import LocalStore
 
 from egoloader.arena import Arena
 from egoloader.counts import ReadCounts
-from egoloader.errors import EpisodeFormatError, ReadError
+from egoloader.errors import EpisodeFormatError, LostEpisodeError, ReadError
 from egoloader.files import Signature, StoredFile, open_files
 
 __all__ = ["GROUP_FILES", "MAX_METADATA_BYTES", "CountingStore", "EpisodeFolder", "OnHole"]
@@ -108,7 +108,7 @@ class EpisodeFolder:
         path, opened = self._group
         # Where there is none any more, nothing is in its place, and other checks say so.
         if self.signature(path) not in (opened, None):
-            raise ReadError(
+            raise LostEpisodeError(
                 "the episode was replaced or edited while it was open; open it anew",
                 episode=self.name,
                 key=key,
@@ -140,7 +140,7 @@ class EpisodeFolder:
                 f"{path} can't be opened: {error}", episode=self.name, key=key
             ) from error
         if kept is not None and file.signature != kept:
-            raise ReadError(
+            raise LostEpisodeError(
                 f"{path} was replaced while the episode was open; open it anew",
                 episode=self.name,
                 key=key,

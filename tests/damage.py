@@ -1,37 +1,47 @@
-"""Ways to damage a stored episode, a row or a chunk at a time, and recordings damaged so."""
+"""Ways to damage a stored episode, recordings damaged so, and the slow truth of skipping."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import simplejpeg
 import torch
 import zarr
 
-from egoloader import EpisodeWriter, KeyMap
+from egoloader import EpisodeWriter, KeyMap, MultiDataset, ZarrDataset
+from egoloader.seeding import stream_key
 from tests.entries import CAMERA, camera, entry
 from tests.episodes import is_flat, pictures, ramp, shade
 from tests.oracle import slow_rows
+from tests.orders import slow_word
 from tests.readers import shard_entries
 
 __all__ = [
+    "BAD",
     "BAD_HEAD",
     "BAD_ROWS",
+    "COUNTS",
     "ENTRIES",
+    "INDICES",
     "PLACES",
+    "SERVED",
     "TOTALS",
+    "Served",
     "assert_true",
-    "bad_rows",
     "bad_samples",
     "cut_jpegs",
     "flip_chunk",
     "put_row",
+    "served",
+    "skipping",
+    "slow_served",
     "stored_rows",
+    "with_bad_counts",
     "write_damaged",
     "write_list",
     "write_ramps",
@@ -59,7 +69,7 @@ def cut_jpegs(episode: Path, key: str, rows: Iterable[int]) -> None:
     """Take the end off some of a camera's JPEGs, and leave their heads as they are."""
     stored = stored_rows(episode, key)
     for row in rows:
-        put_row(episode, key, row, bytes(stored[row])[:-20])
+        put_row(episode, key, row, bytes(stored[row])[:-6])
 
 
 def flip_chunk(episode: Path, key: str, row: int) -> list[int]:
@@ -89,6 +99,7 @@ FPS = 10
 TOTALS = {"arm_0": 20, "arm_1": 30, "arm_2": 25, "arm_3": 25, "hand_0": 20, "hand_1": 15}
 #: Episode and frame of every index of a dataset of them all.
 PLACES = [(name, frame) for name, total in TOTALS.items() for frame in range(total)]
+INDICES = range(len(PLACES))
 ENTRIES = KeyMap(
     {
         "cam": camera(),
@@ -98,6 +109,7 @@ ENTRIES = KeyMap(
         "count": entry("count", "metadata_keys", dtype="int64"),
     }
 )
+COUNTS = KeyMap({"count": ENTRIES["count"]})
 #: Bad rows, by episode and array: of cameras, JPEGs that are cut short or none; of poses, a chunk
 #: with a flipped bit; of counts, a NaN, which no int64 holds.
 BAD_ROWS = {
@@ -136,23 +148,20 @@ def write_damaged(folder: Path) -> Path:
     return folder
 
 
-def bad_rows(
-    name: str, frame: int, rows: Mapping[tuple[str, str], list[int]] = BAD_ROWS
-) -> set[tuple[str, int]]:
-    """Return the bad rows that the sample of a frame reads, each with its array."""
-    read = [
-        (spec.zarr_key, row)
+def bad_samples(rows: Mapping[tuple[str, str], list[int]] = BAD_ROWS) -> list[int]:
+    """Return the indices of the samples that read a bad row."""
+    return [index for index, place in enumerate(PLACES) if _reads_bad(*place, rows)]
+
+
+def _reads_bad(name: str, frame: int, rows: Mapping[tuple[str, str], list[int]]) -> bool:
+    return any(
+        row in rows.get((name, spec.zarr_key), ())
         for spec in ENTRIES.values()
         for row in slow_rows(spec, FPS, TOTALS[name], frame)[0]
-    ]
-    return {(key, row) for key, row in read if row in rows.get((name, key), ())}
+    )
 
 
-def bad_samples(
-    rows: Mapping[tuple[str, str], list[int]] = BAD_ROWS,
-) -> list[int]:
-    """Return the indices of the samples that can't be made."""
-    return [index for index, place in enumerate(PLACES) if bad_rows(*place, rows)]
+BAD = bad_samples()
 
 
 def assert_true(sample: Mapping[str, Any], folder: Path, name: str, frame: int) -> None:
@@ -168,5 +177,49 @@ def assert_true(sample: Mapping[str, Any], folder: Path, name: str, frame: int) 
     image = sample["cam"]
     if isinstance(image, bytes):
         assert image == stored_rows(folder / name, CAMERA)[frame]
-        image = torch.from_numpy(simplejpeg.decode_jpeg(image)).permute(2, 0, 1)
-    assert is_flat(image if image.dtype == torch.uint8 else image * 255, shade(frame))
+    else:
+        assert is_flat(image if image.dtype == torch.uint8 else image * 255, shade(frame))
+
+
+def skipping(folder: Path, **options: Any) -> MultiDataset:
+    """Return a dataset of the damaged recordings that skips; half of its frames may be bad."""
+    options = {"on_bad_frame": "skip", "max_bad_fraction": 0.5, **options}
+    return MultiDataset.from_folder(folder, ENTRIES, **options)
+
+
+def with_bad_counts(path: Path, total: int, rows: Iterable[int], **options: Any) -> ZarrDataset:
+    """Return a dataset of one episode's counts that skips; some rows are NaN."""
+    write_ramps(path, total)
+    for row in rows:
+        put_row(path, "count", row, np.nan)
+    return ZarrDataset(path, COUNTS, on_bad_frame="skip", **options)
+
+
+#: Of an index: the episode and the frame that are served for it.
+Served = dict[int, tuple[str, int]]
+
+
+def slow_served(bad: Sequence[int] = BAD, *, seed: int = 0, epoch: int = 0) -> Served:
+    """Return what a dataset of the damaged recordings serves for every index."""
+    return {n: _replacement(n, bad, seed, epoch) if n in bad else PLACES[n] for n in INDICES}
+
+
+def _replacement(index: int, bad: Sequence[int], seed: int, epoch: int) -> tuple[str, int]:
+    """Return the first good one of draws among the frames of an embodiment."""
+    peers = [n for n in INDICES if PLACES[n][0][:3] == PLACES[index][0][:3]]
+    key = stream_key("replacement", seed, epoch, *PLACES[index])
+    draws = ((slow_word(key, attempt) >> 11) / 2**53 for attempt in itertools.count())
+    return PLACES[next(n for n in (peers[int(u * len(peers))] for u in draws) if n not in bad)]
+
+
+SERVED = slow_served()
+
+
+def served(indices: Sequence[int], batch: Mapping[str, Any]) -> Served:
+    """Return what a batch shows for indices: marked right, and for repeats the same."""
+    found: Served = {}
+    columns = [batch["episode"], *(batch[key].tolist() for key in ("frame_index", "is_replaced"))]
+    for index, name, frame, is_replaced in zip(indices, *columns, strict=True):
+        assert is_replaced == (index in BAD)
+        assert found.setdefault(index, (name, frame)) == (name, frame)
+    return found

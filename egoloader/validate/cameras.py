@@ -20,49 +20,37 @@ MAX_STILL_S = 1.0
 
 def check_camera(episode: ZarrEpisode, key: str, depth: Depth) -> Iterator[Finding]:
     """Find frames that can't be decoded or are of another size, and a camera that stands still."""
-    watch = _Watch(episode, key)
+    decoder, watch = _Decoder(episode, key), _Watch(episode, key)
     for row, data in read_bytes(episode, key, depth):
         if isinstance(data, Finding):
             yield data
-            watch.forget()
             continue
         try:
-            watch.decode(row, data)
+            decoder.decode(row, data)
         except EpisodeError as error:
             yield Finding(episode.name, "camera frame", error.message, key, row, row + 1)
-        yield from watch.compare(row, data)
-    yield from watch.end(depth)
+        else:
+            watch.compare(row, data)
+    yield from decoder.findings()
+    yield from watch.findings()
 
 
-class _Watch:
-    """Decodes one camera's frames, and counts those that repeat the one before."""
+class _Decoder:
+    """Decodes one camera's frames, and keeps what size they are of."""
 
     def __init__(self, episode: ZarrEpisode, key: str) -> None:
         self._episode, self._key = episode, key
-        feature = (episode.header.features or {}).get(key)
-        shape = () if feature is None else feature.shape
-        self._size = (shape[0], shape[1]) if len(shape) == 3 else None
         self._pixels = np.empty((0, 0, 3), dtype=np.uint8)
-        self._last, self._since, self._row = b"", 0, -2
-        self._num_seen = self._num_changes = 0
+        self._rows: dict[tuple[int, ...], list[int]] = {}
 
     def decode(self, row: int, data: bytes) -> None:
         """Decode a frame.
 
         Raises:
-            FrameError: it can't be, or is of another size than the others.
+            FrameError: it can't be.
         """
         name = self._episode.name
         size = jpeg_size(data, episode=name, key=self._key, frame=row)
-        self._size = self._size or size
-        if size != self._size:
-            raise FrameError(
-                f"{size[0]} x {size[1]} pixels (height x width), the others or the episode's "
-                f"metadata have {self._size[0]} x {self._size[1]}",
-                episode=name,
-                key=self._key,
-                frame=row,
-            )
         if self._pixels.shape[:2] != size:
             self._pixels = np.empty((*size, 3), dtype=np.uint8)
         try:
@@ -70,44 +58,64 @@ class _Watch:
         except ValueError as error:
             message = f"the JPEG is truncated or corrupt ({error})"
             raise FrameError(message, episode=name, key=self._key, frame=row) from error
+        self._rows.setdefault(size, []).append(row)
 
-    def compare(self, row: int, data: bytes) -> Iterator[Finding]:
-        """Compare a frame to the one before it; yield a stretch of equal ones that ends with it."""
+    def findings(self) -> Iterator[Finding]:
+        """Yield the frames of another size than is declared, or than most have."""
+        feature = (self._episode.header.features or {}).get(self._key)
+        shape = () if feature is None else feature.shape
+        wanted, whose = shape[:2], "the episode's metadata says"
+        if len(shape) != 3:
+            wanted = max(self._rows, key=lambda size: len(self._rows[size]), default=())
+            whose = "most frames have"
+        for size, rows in self._rows.items():
+            if size != wanted:
+                message = (
+                    f"{size[0]} x {size[1]} pixels (height x width), "
+                    f"{whose} {wanted[0]} x {wanted[1]}"
+                )
+                for row in rows:
+                    yield Finding(
+                        self._episode.name, "camera frame", message, self._key, row, row + 1
+                    )
+
+
+class _Watch:
+    """Counts the frames of one camera that repeat the one before."""
+
+    def __init__(self, episode: ZarrEpisode, key: str) -> None:
+        self._episode, self._key = episode, key
+        self._limit = max(MAX_STILL_S * episode.fps, 2)
+        self._last, self._since, self._row = b"", 0, -1
+        self._first, self._num_seen, self._has_changed = 0, 0, False
+        self._still: list[tuple[int, int]] = []
+
+    def compare(self, row: int, data: bytes) -> None:
+        """Compare a frame to the last one that was looked at."""
+        is_same = data == self._last
+        if not self._num_seen:
+            self._first = self._since = row
+        elif not is_same or row != self._row + 1:
+            self._has_changed |= not is_same
+            self._end_stretch()
+            self._since = row
         self._num_seen += 1
-        is_next = row == self._row + 1
-        if not is_next or data != self._last:
-            self._num_changes += is_next
-            yield from self._stretch(row if is_next else self._row + 1)
-            self._since, self._last = row, data
-        self._row = row
+        self._row, self._last = row, data
 
-    def forget(self) -> None:
-        """Take what comes next for the first frame."""
-        self._row, self._last = -2, b""
-
-    def end(self, depth: Depth) -> Iterator[Finding]:
+    def findings(self) -> Iterator[Finding]:
         """Yield what can be said when all frames were looked at."""
-        is_still = self._num_seen > self._limit and not self._num_changes
-        if is_still and self._num_seen > 1:
-            message = f"all {self._num_seen} frames looked at are the same picture"
-            yield Finding(self._episode.name, "frozen camera", message, self._key, harm="content")
-        elif depth == "full":
-            yield from self._stretch(self._row + 1)
+        name, key = self._episode.name, self._key
+        if not self._has_changed:
+            if self._row + 1 - self._first > self._limit:
+                message = f"all {self._num_seen} frames looked at are the same picture"
+                yield Finding(name, "frozen camera", message, key, harm="content")
+            return
+        self._end_stretch()
+        for start, stop in self._still:
+            message = f"{stop - start} frames are the same picture"
+            yield Finding(name, "repeated frames", message, key, start, stop, "content")
 
-    @property
-    def _limit(self) -> float:
-        return max(MAX_STILL_S * self._episode.fps, 2)
-
-    def _stretch(self, stop: int) -> Iterator[Finding]:
-        length = stop - self._since
-        if length > self._limit and self._num_changes > 0:
-            message = f"{length} frames are the same picture"
-            yield Finding(
-                self._episode.name,
-                "repeated frames",
-                message,
-                self._key,
-                self._since,
-                stop,
-                "content",
-            )
+    def _end_stretch(self) -> None:
+        """Keep the stretch of equal frames that ends with the last one, where it is long."""
+        if self._row + 1 - self._since > self._limit:
+            self._still.append((self._since, self._row + 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from egoloader.quarantine import BadSpan, merge_spans
 
-__all__ = ["Finding", "Harm", "quarantine_spans", "runs"]
+__all__ = ["Finding", "Harm", "join_runs", "quarantine_spans", "runs"]
 
 #: `frames`: those can't or should not be served. `content`: they can, and what they hold is
 #: suspicious as a whole. `note`: nothing is wrong with what is served.
@@ -54,6 +54,31 @@ def quarantine_spans(findings: Iterable[Finding]) -> list[BadSpan]:
         if one.harm == "frames"
     ]
     return merge_spans(spans)
+
+
+def join_runs(findings: Iterable[Finding], total: int) -> list[Finding]:
+    """Return findings with those made one that say the same of rows one behind the other.
+
+    What is said of all rows is said of the array.
+
+    Args:
+        findings: of one episode.
+        total: its frames.
+    """
+    joined: list[Finding] = []
+    for one in findings:
+        last = joined[-1] if joined else None
+        if last is not None and last.end is not None and last.end == one.start:
+            whole = replace(last, end=one.end)
+            if whole == replace(one, start=last.start):
+                joined[-1] = whole
+                continue
+        joined.append(one)
+    is_whole = [(one.start, one.end) == (0, total) for one in joined]
+    return [
+        replace(one, start=None, end=None) if whole else one
+        for one, whole in zip(joined, is_whole, strict=True)
+    ]
 
 
 def runs(is_bad: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
-from egoloader.catalog import find_episodes, is_group
+from egoloader.catalog import find_episodes, is_episode
 from egoloader.errors import SettingsError, check_whole
 from egoloader.validate.finding import Finding
 from egoloader.validate.inspection import validate_episode
@@ -50,7 +50,7 @@ def validate_paths(
         paths: of episodes, or of folders of them. An episode is called by its path below the folder
             that was given, or by its own name.
         depth: see `validate_episode`.
-        workers: processes; one a usable core unless given.
+        workers: processes; one a core unless given.
         on_progress: told how many episodes are done, and how many there are.
 
     Raises:
@@ -76,7 +76,7 @@ def _named(paths: Sequence[str | os.PathLike[str]]) -> dict[str, Path]:
     for given in paths:
         path = Path(given)
         its = [(path.absolute().name, path)]
-        if not is_group(path):
+        if not is_episode(path):
             its = [(name, path / name) for name in find_episodes(path)]
         for name, where in its:
             if name in named:
@@ -94,31 +94,52 @@ def _validated(
         for name, path in named.items():
             yield name, validate_episode(path, name, depth)
         return
-    lost = []
-    for name, findings in _in_processes(named, depth, workers):
-        if findings is None:
-            lost.append(name)
-        else:
-            yield name, findings
+    left, lost = dict(named), {}
+    while left:
+        for name, findings in _in_processes(left, depth, workers):
+            path = left.pop(name)
+            if findings is None:
+                lost[name] = path
+            else:
+                yield name, findings
     # A process that ends takes the others' work with it: each on its own shows which one it was.
-    for name in lost:
-        ((_, findings),) = _in_processes({name: named[name]}, depth, 1)
+    for name, path in lost.items():
+        ((_, findings),) = _in_processes({name: path}, depth, 1)
         message = "the process that looked at it ended, for want of memory or in a decoder"
         yield name, [Finding(name, "process", message)] if findings is None else findings
 
 
 def _in_processes(
-    named: dict[str, Path], depth: Depth, workers: int
+    named: Mapping[str, Path], depth: Depth, workers: int
 ) -> Iterator[tuple[str, list[Finding] | None]]:
-    """Yield what is found of each episode, as they come; None where a process ended."""
+    """Yield what is found of each episode, as they come; None where a process ended.
+
+    With it all others end. Few are waiting at a time, so that few are lost; those that did not come
+    to it are not yielded.
+    """
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context)
+    waiting, running = list(named.items())[::-1], dict[Future[list[Finding]], str]()
     try:
-        futures = {
-            pool.submit(validate_episode, path, name, depth): name for name, path in named.items()
-        }
-        for future in as_completed(futures):
-            is_lost = isinstance(future.exception(), BrokenProcessPool)
-            yield futures[future], None if is_lost else future.result()
+        while waiting or running:
+            while waiting and len(running) < 2 * workers:
+                name, path = waiting.pop()
+                running[_submit(pool, path, name, depth)] = name
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                is_lost = isinstance(future.exception(), BrokenProcessPool)
+                yield running.pop(future), None if is_lost else future.result()
+                if is_lost:
+                    waiting.clear()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _submit(
+    pool: ProcessPoolExecutor, path: Path, name: str, depth: Depth
+) -> Future[list[Finding]]:
+    try:
+        return pool.submit(validate_episode, path, name, depth)
+    except BrokenProcessPool as error:
+        lost: Future[list[Finding]] = Future()
+        lost.set_exception(error)
+        return lost

@@ -7,12 +7,14 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from egoloader.episode import ZarrEpisode
+import numpy as np
+
+from egoloader.episode import ANNOTATIONS, ZarrEpisode
 from egoloader.errors import EgoloaderWarning, EpisodeError
 from egoloader.layout import ArrayLayout
 from egoloader.validate.cameras import check_camera
-from egoloader.validate.finding import Finding
-from egoloader.validate.metadata import check_metadata, readable_keys
+from egoloader.validate.finding import Finding, join_runs
+from egoloader.validate.metadata import check_annotations, check_metadata, readable_keys
 from egoloader.validate.numbers import check_finite, check_tails, check_timestamps
 from egoloader.validate.poses import check_poses, is_pose
 from egoloader.validate.stored import Depth, Numbers, check_depth, read_bytes, read_numbers
@@ -32,16 +34,25 @@ def validate_episode(path: Path, name: str, depth: Depth = "full") -> list[Findi
         SettingsError: there is no such depth.
     """
     check_depth(depth)
-    with warnings.catch_warnings():
+    findings: list[Finding] = []
+    total = 0
+    # Numbers may be as wide as their dtype; what comes of that is looked at, and no surprise.
+    with warnings.catch_warnings(), np.errstate(over="ignore", invalid="ignore"):
         warnings.simplefilter("ignore", EgoloaderWarning)
         try:
             episode = ZarrEpisode(path, name=name)
-            findings = list(check_metadata(episode))
-            if depth != "metadata":
+            total = episode.total_frames
+            findings += check_metadata(episode)
+            if depth != "metadata" and total:
                 findings += _check_rows(episode, depth)
+                if not any(one.key == ANNOTATIONS and one.is_bad for one in findings):
+                    findings += check_annotations(episode)
         except EpisodeError as error:
-            return [Finding(name, "metadata", error.message)]
-    return _without_repeats(findings)
+            findings.append(Finding(name, "metadata", error.message))
+        except (OSError, MemoryError) as error:
+            # One that can't be looked at says nothing of the others.
+            findings.append(Finding(name, "process", f"it can't be looked at: {error!r}"))
+    return join_runs(_without_repeats(findings) if depth == "full" else findings, total)
 
 
 def _check_rows(episode: ZarrEpisode, depth: Depth) -> Iterator[Finding]:
@@ -84,11 +95,6 @@ def _check_json(episode: ZarrEpisode, key: str, depth: Depth) -> Iterator[Findin
 
 
 def _without_repeats(findings: list[Finding]) -> list[Finding]:
-    """Leave out rows that can't be read where the array is said to lack chunks already."""
-    whole = {one.key for one in findings if one.start is None and one.harm == "frames"}
-    has_rows = {one.key for one in findings if one.check == "unreadable"}
-    return [
-        one
-        for one in findings
-        if not (one.start is None and one.key in whole & has_rows and one.check == "metadata")
-    ]
+    """Leave out that an array lacks chunks where the rows that can't be read are all named."""
+    named = {one.key for one in findings if one.check == "unreadable"}
+    return [one for one in findings if not (one.check == "metadata" and one.key in named)]

@@ -2,51 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from egoloader.chunkcodec import unread_reason
 from egoloader.counts import ReadCounts
-from egoloader.episode import ANNOTATIONS, ZarrEpisode
+from egoloader.episode import ANNOTATIONS, TIMESTAMP, ZarrEpisode
 from egoloader.errors import EpisodeError
 from egoloader.header import Feature
 from egoloader.layout import ArrayLayout
 from egoloader.store import EpisodeFolder
 from egoloader.validate.finding import Finding, Harm
 
-__all__ = ["check_metadata", "readable_keys"]
+__all__ = ["check_annotations", "check_metadata", "readable_keys"]
 
 
 def check_metadata(episode: ZarrEpisode) -> Iterator[Finding]:
-    """Yield what is wrong with metadata, lengths, stored chunks and annotations."""
+    """Yield what is wrong with metadata, lengths and stored chunks."""
     if not episode.total_frames:
         yield _finding(episode, "length", "the episode has no frames", harm="content")
     if episode.fps_assumed:
         yield _finding(episode, "fps", "there is no fps; 30 Hz is taken", harm="note")
     folder = EpisodeFolder(episode.path, episode.name, ReadCounts())
-    on_disk = set(folder.array_names())
-    for key in sorted(on_disk - set(episode.keys)):
-        yield _finding(episode, "features", "the array is not declared", key, "note")
+    on_disk, declared = set(_array_names(folder)), episode.header.features
+    if declared is not None:
+        for key in sorted(on_disk - declared.keys()):
+            yield _finding(episode, "features", "the array is not declared", key, "note")
     yield from _check_consolidated(episode, folder, on_disk)
-    for key in episode.keys:
+    for key in sorted(on_disk.union(declared or ())):
         try:
             yield from _check_array(episode, key)
         except EpisodeError as error:
             yield _finding(episode, "metadata", error.message, key)
-    yield from _check_annotations(episode)
+        except OSError as error:
+            yield _finding(episode, "metadata", f"it can't be read: {error}", key)
 
 
 def readable_keys(episode: ZarrEpisode) -> dict[str, ArrayLayout]:
-    """Return the arrays of one row a frame whose metadata can be understood."""
+    """Return the arrays of one row a frame whose metadata can be understood, declared or not."""
+    folder = EpisodeFolder(episode.path, episode.name, ReadCounts())
     found = {}
-    for key in episode.keys:
+    for key in sorted({*_array_names(folder), *(episode.header.features or ())}):
         try:
             layout = episode.layout(key)
-        except EpisodeError:
+        except (EpisodeError, OSError):
             continue
         if key != ANNOTATIONS and layout.kind != "other" and layout.rows >= episode.total_frames:
             found[key] = layout
     return found
+
+
+def _array_names(folder: EpisodeFolder) -> Iterator[str]:
+    """Yield the names of all arrays below a folder, broken ones too, of which it can't be told."""
+    for path, subfolders, files in os.walk(folder.root):
+        name = Path(path).relative_to(folder.root).as_posix()
+        if name != "." and (".zarray" in files or "zarr.json" in files):
+            try:
+                metadata = folder.read_json(f"{name}/zarr.json") or {}
+            except (EpisodeError, OSError):
+                metadata = {}
+            if metadata.get("node_type") != "group":
+                subfolders.clear()
+                yield name
 
 
 def _check_array(episode: ZarrEpisode, key: str) -> Iterator[Finding]:
@@ -56,6 +75,9 @@ def _check_array(episode: ZarrEpisode, key: str) -> Iterator[Finding]:
         message = f"rows of data type {layout.type_name!r} can't be read"
         yield _finding(episode, "data type", message, key)
         return
+    if key == TIMESTAMP and (layout.kind != "numeric" or math.prod(layout.row_shape) != 1):
+        message = f"rows of {layout.row_shape} {layout.type_name} are no times: one number a frame"
+        yield _finding(episode, "timestamps", message, key)
     problem = _declared_otherwise(feature, layout)
     if problem:
         yield _finding(episode, "features", problem, key)
@@ -86,15 +108,17 @@ def _check_consolidated(
     episode: ZarrEpisode, folder: EpisodeFolder, on_disk: set[str]
 ) -> Iterator[Finding]:
     """Compare the copy of all metadata that some writers keep in the group to the arrays."""
-    group: Mapping[str, Any] = folder.read_json("zarr.json") or {}
-    consolidated = group.get("consolidated_metadata")
+    group = folder.read_json("zarr.json") or {}
+    # Zarr v3 keeps it in the group's metadata, v2 in a file beside that.
+    consolidated = group.get("consolidated_metadata") or folder.read_json(".zmetadata")
     listed = consolidated.get("metadata") if isinstance(consolidated, Mapping) else None
     if not isinstance(listed, Mapping):
         return
     arrays = {
-        key
+        key.removesuffix("/.zarray")
         for key, value in listed.items()
-        if isinstance(value, Mapping) and value.get("node_type") == "array"
+        if key.endswith("/.zarray")
+        or (isinstance(value, Mapping) and value.get("node_type") == "array")
     }
     if arrays != on_disk:
         others = ", ".join(sorted(arrays ^ on_disk)[:5])
@@ -107,11 +131,12 @@ def _check_consolidated(
         )
 
 
-def _check_annotations(episode: ZarrEpisode) -> Iterator[Finding]:
+def check_annotations(episode: ZarrEpisode) -> Iterator[Finding]:
+    """Find annotations that can't be read, or lie outside the episode."""
     try:
         spans = episode.annotations()
     except EpisodeError as error:
-        yield _finding(episode, "annotations", error.message, ANNOTATIONS, "content")
+        yield _finding(episode, "annotations", error.message, ANNOTATIONS)
         return
     for place, (text, start, end) in enumerate(spans):
         if not 0 <= start < end <= episode.total_frames:
@@ -131,6 +156,3 @@ def _finding(
     episode: ZarrEpisode, check: str, message: str, key: str | None = None, harm: Harm = "frames"
 ) -> Finding:
     return Finding(episode.name, check, message, key, harm=harm)
-
-
-Check = Callable[[ZarrEpisode], Iterator[Finding]]

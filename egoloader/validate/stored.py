@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -19,6 +20,8 @@ Depth = Literal["metadata", "sampled", "full"]
 
 #: Chunks, or blocks of frames, that are looked at of each array when sampling.
 SAMPLED_BLOCKS = 12
+#: Bytes of the largest rows of numbers that are kept.
+LARGEST_ROW = 4096
 #: Rows of bytes that are read together at most.
 BLOCK_ROWS = 64
 
@@ -27,12 +30,17 @@ class Numbers(NamedTuple):
     """The rows of an array of numbers.
 
     Attributes:
-        rows: (total_frames, D…) numbers; zeros where nothing was read.
+        rows: (total_frames, D…) numbers; zeros where nothing was read. Of rows as large as those of
+            pictures only the flags are kept, and this is (total_frames, 0).
         is_read: (total_frames,) which of them were read.
+        is_finite: (total_frames,) which of them were read and hold no NaN or inf.
+        is_zero: (total_frames,) which of them were read and hold nothing but zeros.
     """
 
     rows: npt.NDArray[Any]
     is_read: npt.NDArray[np.bool_]
+    is_finite: npt.NDArray[np.bool_]
+    is_zero: npt.NDArray[np.bool_]
 
 
 def check_depth(name: str) -> Depth:
@@ -67,16 +75,24 @@ def blocks(total: int, size: int, depth: Depth) -> list[tuple[int, int]]:
 def read_numbers(episode: ZarrEpisode, key: str, depth: Depth) -> tuple[Numbers, list[Finding]]:
     """Read an array of numbers, chunk by chunk where it can't be read whole."""
     layout, total = episode.layout(key), episode.total_frames
-    rows = np.zeros((total, *layout.row_shape), dtype=layout.dtype)
-    is_read = np.zeros(total, dtype=np.bool_)
+    dtype = np.dtype(layout.dtype)
+    is_kept = math.prod(layout.row_shape) * dtype.itemsize <= LARGEST_ROW
+    rows = np.zeros((total, *(layout.row_shape if is_kept else (0,))), dtype)
+    is_read, is_finite, is_zero = np.zeros((3, total), dtype=np.bool_)
     findings = []
     for start, stop in blocks(total, max(layout.chunk_rows, 1), depth):
         try:
-            (rows[start:stop],) = episode.read({key: [(start, stop)]})[key]
-            is_read[start:stop] = True
+            (found,) = episode.read({key: [(start, stop)]})[key]
         except EpisodeError as error:
             findings.append(unreadable(episode, error, key, start, stop))
-    return Numbers(rows, is_read), findings
+            continue
+        flat = np.asarray(found).reshape(stop - start, -1)
+        is_read[start:stop] = True
+        is_finite[start:stop] = np.isfinite(flat).all(axis=1)
+        is_zero[start:stop] = (flat == 0).all(axis=1)
+        if is_kept:
+            rows[start:stop] = found
+    return Numbers(rows, is_read, is_finite, is_zero), findings
 
 
 def read_bytes(

@@ -1,0 +1,206 @@
+"""What is no fault raises no alarm: good recordings, and what is odd about them only."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+import zarr
+
+from egoloader import EpisodeWriter
+from egoloader.convert import LeRobotSettings, convert_lerobot
+from egoloader.train.config import sample_folder
+from egoloader.validate import Depth, validate_episode, validate_paths
+from tests.episodes import edit_attrs, foreign_bytes, foreign_numbers
+from tests.faults import places
+from tests.jpegs import PROGRESSIVE, RGB_STORED
+from tests.recordings import (
+    CAMERA,
+    FPS,
+    GRIPPER,
+    HEAD,
+    JOINTS,
+    POSE,
+    TIMES,
+    TOTAL,
+    VELOCITY,
+    change,
+    frames,
+    numbers,
+    write_by_us,
+    write_by_zarr,
+    write_numbers,
+)
+
+DEPTHS: tuple[Depth, ...] = ("metadata", "sampled", "full")
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of two good recordings, `us` and `zarr`; not to be changed."""
+    folder = tmp_path_factory.mktemp("recordings")
+    write_by_us(folder / "us")
+    write_by_zarr(folder / "zarr")
+    return folder
+
+
+@pytest.fixture(params=["us", "zarr"])
+def good(request: pytest.FixtureRequest, recordings: Path, tmp_path: Path) -> Path:
+    """A good recording, to be changed."""
+    return Path(shutil.copytree(recordings / request.param, tmp_path / "good"))
+
+
+def signs(good: Path) -> None:
+    which = np.random.default_rng(4).random(TOTAL) < 0.5
+    change(good, POSE, which, lambda rows: rows * [1, 1, 1, -1, -1, -1, -1])
+
+
+def still_for_a_second(good: Path) -> None:
+    change(good, CAMERA, slice(7, 7 + FPS), frames()[7])
+    change(good, CAMERA, slice(TOTAL - FPS, None), frames()[-1])
+
+
+def all_twice(good: Path) -> None:
+    for row in range(0, TOTAL, 2):
+        change(good, CAMERA, row + 1, frames()[row])
+
+
+def other_jpegs(good: Path) -> None:
+    gray = simplejpeg.encode_jpeg(np.zeros((16, 24, 1), np.uint8), colorspace="GRAY")
+    for row, jpeg in ((0, RGB_STORED), (9, PROGRESSIVE), (TOTAL - 1, gray)):
+        change(good, CAMERA, row, jpeg)
+
+
+def at_rest(good: Path) -> None:
+    change(good, VELOCITY, slice(None), 0)
+    change(good, GRIPPER, slice(None), 0)
+    change(good, JOINTS, slice(None), 0.25)
+
+
+def taken_back(good: Path) -> None:
+    """A command that is steady, and then zero."""
+    change(good, VELOCITY, slice(None), lambda rows: rows * 0 + [0.2, 0, 0.1])
+    change(good, VELOCITY, slice(70, None), 0)
+
+
+def one_row_of_zeros(good: Path) -> None:
+    change(good, JOINTS, TOTAL - 1, 0)
+
+
+def nothing_declared(good: Path) -> None:
+    edit_attrs(good, features=...)
+
+
+def clocks(good: Path) -> None:
+    """Frames come late by up to half a frame, one is left out, and the first is not at 0."""
+    late = np.random.default_rng(3).uniform(0, 0.5, TOTAL) / FPS
+    change(good, TIMES, slice(None), lambda times: times + late + 1e4)
+    change(good, TIMES, slice(60, None), lambda times: times + 1 / FPS)
+
+
+HARMLESS = [signs, still_for_a_second, all_twice, other_jpegs, at_rest, taken_back]
+HARMLESS += [one_row_of_zeros, nothing_declared, clocks]
+
+
+@pytest.mark.parametrize("edit", HARMLESS, ids=lambda edit: edit.__name__)
+def test_there_is_no_false_alarm(good: Path, edit: Callable[[Path], None]) -> None:
+    edit(good)
+    for depth in DEPTHS:
+        assert validate_episode(good, "e", depth) == []
+
+
+def test_padding_is_no_fault(tmp_path: Path) -> None:
+    rows = {key: np.zeros((100, *one.shape[1:]), one.dtype) for key, one in numbers(60).items()}
+    for key, values in numbers(60).items():
+        rows[key][:60] = values
+    path = write_numbers(tmp_path / "e", **rows)
+    foreign_bytes(zarr.open_group(path), CAMERA, [*frames(60), *[frames(60)[-1]] * 40])
+    assert validate_episode(path, "e") == []
+
+
+def test_chunks_of_zeros_may_be_left_out_of_foreign_shards(tmp_path: Path) -> None:
+    path = write_numbers(tmp_path / "e", **{POSE: numbers()[POSE][:60]})
+    speed = numbers()[VELOCITY][:60].copy()
+    speed[16:32] = 0
+    layout = {"chunks": (16, 3), "shards": (64, 3), "config": {"write_empty_chunks": False}}
+    foreign_numbers(zarr.open_group(path), VELOCITY, speed, **layout)
+    (shard,) = (path / VELOCITY / "c").rglob("0/0")
+    assert (2**64 - 1).to_bytes(8, "little") * 2 in shard.read_bytes()[-68:]
+    for depth in DEPTHS:
+        assert validate_episode(path, "e", depth) == []
+
+
+def test_short_episodes_are_no_fault(tmp_path: Path) -> None:
+    for total in (1, 2, 3, FPS):
+        path = tmp_path / str(total)
+        numeric = {key: rows[:total] for key, rows in numbers().items()}
+        images = {CAMERA: [frames()[0]] * total}
+        EpisodeWriter.write(path, numeric=numeric, images=images, fps=FPS, embodiment="arm")
+        for depth in DEPTHS:
+            assert validate_episode(path, "e", depth) == []
+    assert (
+        EpisodeWriter.write(
+            tmp_path / "still",
+            images={CAMERA: [frames()[0]] * (FPS + 1)},
+            fps=FPS,
+            embodiment="arm",
+        )
+        is None
+    )
+    assert places(validate_episode(tmp_path / "still", "e")) == [
+        ("frozen camera", CAMERA, None, None, "content")
+    ]
+
+
+@pytest.mark.parametrize("total", [4, 7, 12, 20, 40])
+def test_a_jump_stands_out_in_short_episodes(tmp_path: Path, total: int) -> None:
+    for row in range(total):
+        poses = numbers()[POSE][:total].copy()
+        poses[row, 1] += 0.9
+        path = write_numbers(tmp_path / str(row), total, **{POSE: poses})
+        assert places(validate_episode(path, "e")) == [("jump", POSE, row, row + 1, "frames")]
+
+
+def test_fast_motion_is_no_jump(tmp_path: Path) -> None:
+    poses = numbers()[POSE][:60].copy()
+    poses[:, 0] = np.arange(60) * 0.5  # 15 m/s, steadily: a vehicle, or other units
+    fast = numbers()[HEAD][:60].copy()
+    fast[30:] += [0.3, 0, 0, 0, 0, 0, 0]  # 9 m/s, for one frame
+    path = write_numbers(tmp_path / "e", **{POSE: poses, HEAD: fast})
+    assert validate_episode(path, "e") == []
+
+
+def test_what_rests_at_zero_alone_is_no_padding(tmp_path: Path) -> None:
+    t = np.arange(60) / FPS
+    slowing = np.clip(1 - t / 1.5, 0, None)[:, None] * [0.2, 0.1, 0.4]
+    path = write_numbers(tmp_path / "rest", speed=slowing, grip=np.where(t < 1.0, 0.08, 0.0))
+    assert validate_episode(path, "e") == []
+    state = np.stack([np.cos(t), np.sin(t) + 2], axis=1)
+    state[-9:] = 0
+    path = write_numbers(tmp_path / "padded", state=state, action=state * 1.1)
+    tails = [("zero tail", key, 51, 60, "frames") for key in ("action", "state")]
+    assert places(validate_episode(path, "e")) == tails
+    # Of one narrow array, nothing can be told.
+    assert validate_episode(write_numbers(tmp_path / "one", state=state), "e") == []
+
+
+def test_the_sample_episodes_are_good() -> None:
+    for depth in DEPTHS:
+        found = validate_paths([sample_folder()], depth=depth, workers=1)
+        assert (len(found.episodes), found.findings) == (6, ())
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("size", "episodes"), [((24, 32), None), ((120, 160), (29,))])
+def test_recorded_episodes_are_good(
+    real_data: Path, tmp_path: Path, size: tuple[int, int], episodes: tuple[int, ...] | None
+) -> None:
+    settings = LeRobotSettings(workers=2, image_size=size, episodes=episodes)
+    convert_lerobot(real_data / "g1_pick_bottle", tmp_path, settings)
+    for depth in DEPTHS:
+        found = validate_paths([tmp_path], depth=depth, workers=1)
+        assert (len(found.episodes), found.findings) == (1 if episodes else 3, ())
