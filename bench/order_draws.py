@@ -104,10 +104,11 @@ class Position(NamedTuple):
         """Move an order to it."""
         order.restore({**self.state, "epoch": 0, "done": self.done})
 
-    def move_pool(self, pool: EpisodePool) -> None:
+    def move_pool(self, pool: EpisodePool, batch_size: int) -> None:
         """Move the planner of a whole epoch to where the only rank is."""
-        (clocks,) = self.state["ranks"]
-        pool.load_state_dict({**pool.state_dict(), "clocks": clocks})
+        (clocks,), state = self.state["ranks"], pool.state_dict()
+        left = state["fingerprint"]["number of frames"] - self.done * batch_size
+        pool.load_state_dict({**state, "remaining": left, "clocks": clocks})
 
     def move_sampler(self, sampler: EpisodePoolSampler) -> None:
         """Move a sampler to it."""
@@ -247,7 +248,7 @@ def _ways(episodes: Episodes, pool_size: int, settings: DrawSettings) -> dict[st
     if position.done + batches * (settings.rounds + 1) > order.num_batches(0):
         raise ValueError(f"{episodes.count} episodes are too few for {settings.rounds} rounds")
     pool, sampler = episodes.pool(pool_size), episodes.sampler(pool_size)
-    position.move_pool(pool)
+    position.move_pool(pool, episodes.batch_size)
     position.move_sampler(sampler)
     ways = (
         _Planner(pool, episodes, batches),

@@ -79,7 +79,7 @@ def _drawn_on(
 ) -> Position:
     """Return the position some batches further, which drawing must lead to as well."""
     position = Position(before.done + batches, order.state(0, before.done + batches))
-    before.move_pool(pool)
+    before.move_pool(pool, episodes.batch_size)
     for _ in range(batches * episodes.batch_size):
         next(pool)
     left = len(episodes) - position.done * episodes.batch_size
@@ -99,7 +99,7 @@ def time_states(
     pool, sampler = episodes.pool(pool_size), episodes.sampler(pool_size)
     pools, samplers = {}, {}
     for name, position in positions.items():
-        position.move_pool(pool)
+        position.move_pool(pool, episodes.batch_size)
         pools[name] = pool.state_dict()
         position.move_sampler(sampler)
         samplers[name] = sampler.state_dict()

@@ -217,10 +217,11 @@ def time_stands_still(episode: Path, rng: Rng) -> Iterable[Found]:
 
 
 @seeded()
-def gap_in_time(episode: Path, rng: Rng) -> Iterable[Found]:
-    row = row_in(rng, 1)
-    change(episode, TIMES, slice(row, None), lambda times: times + rng.uniform(2, 90) / FPS)
-    return [("timestamps", TIMES, row, row + 1, "content")]
+def gaps_in_time(episode: Path, rng: Rng) -> Iterable[Found]:
+    rows = sorted(1 + rng.permutation(TOTAL - 1)[:2])
+    for row, gap in zip(rows, (1.6, 90), strict=True):  # in frames, beside the one that is due
+        change(episode, TIMES, slice(row, None), lambda times, gap=gap: times + gap / FPS)
+    return [("timestamps", TIMES, row, row + 1, "content") for row in rows]
 
 
 @seeded()
@@ -262,9 +263,10 @@ def annotation_that_is_none(episode: Path, rng: Rng) -> Iterable[Found]:
 
 @seeded()
 def zeros_at_the_end(episode: Path, rng: Rng) -> Iterable[Found]:
-    """As padding is, where `total_frames` counts it; what rests at zero has more of them."""
+    """As padding is, where `total_frames` counts it; the gripper rests at zero before."""
     start = TOTAL - int(rng.integers(2, 50))
-    arrays = (POSE, HEAD, JOINTS, VELOCITY, GRIPPER, TIMES)
+    arrays = (POSE, HEAD, JOINTS, GRIPPER, TIMES)
+    change(episode, VELOCITY, slice(None), 0)
     for key in arrays:
         change(episode, key, slice(start, None), 0)
     found = [one for key in arrays for one in at_frames("zero tail", key, (start, TOTAL))]

@@ -214,6 +214,7 @@ def test_bad_frames_count_against_those_of_their_embodiment(folder: Path) -> Non
     assert sum(bool(sample["is_replaced"]) for sample in md.__getitems__(hands)) == 1
     with pytest.raises(TooManyBadFramesError, match="4 frames of 100"):
         md.__getitems__(INDICES)
+    assert sum(md.bad_frames.values()) == 5
     with pytest.raises(TooManyBadFramesError, match="1 frames of 35"):
         skipping(folder, max_bad_fraction=0).of_embodiment("hand").__getitems__(range(35))
 

@@ -218,6 +218,9 @@ def test_many_frames_replacements_are_spread_and_good(tmp_path: Path) -> None:
         found += [int(sample["count"]) for sample in batch]
     assert abs(far_from_even(found, range(0, 80, 2))) < 4
     assert ds.bad_frames == {"ep": 40}
+    options: Any = {"on_bad_frame": "skip", "max_bad_fraction": 0.5, "seed": 3}
+    other = ZarrDataset(tmp_path / "ep", COUNTS, **options).__getitems__(odd)
+    assert sum(int(one["count"]) != row for one, row in zip(other, found, strict=False)) > 30
 
 
 # Memory and processes.

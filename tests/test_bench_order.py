@@ -78,7 +78,7 @@ def test_a_steady_pool_has_turned_over() -> None:
         next(pool)
     assert first.isdisjoint(pool.resident)
     moved = EPISODES.pool(6)
-    position.move_pool(moved)
+    position.move_pool(moved, EPISODES.batch_size)
     assert (moved.resident, list(moved)) == (pool.resident, list(pool))
 
 
@@ -169,7 +169,7 @@ def test_a_state_goes_on_where_it_was_saved() -> None:
     drawn = list(EPISODES.pool(3))
     for position in reached.positions.values():
         pool = EPISODES.pool(3)
-        position.move_pool(pool)
+        position.move_pool(pool, EPISODES.batch_size)
         assert list(pool) == drawn[position.done * EPISODES.batch_size :]
 
 

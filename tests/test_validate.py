@@ -15,7 +15,8 @@ import zarr
 
 from egoloader import EpisodeWriter, ZarrEpisode
 from egoloader.errors import SettingsError
-from egoloader.validate import Depth, inspection, validate_episode
+from egoloader.validate import Depth, Finding, inspection, validate_episode
+from egoloader.validate.finding import join_runs
 from egoloader.validate.stored import SAMPLED_BLOCKS, blocks, read_numbers
 from tests.content_faults import FAULTS
 from tests.episodes import foreign_group, foreign_numbers
@@ -144,10 +145,11 @@ def test_large_rows_are_looked_at_and_not_kept(tmp_path: Path) -> None:
     depth = np.random.default_rng(0).random((60, 40, 40), dtype=np.float32) + 1
     depth[7, 3, 3], depth[-5:] = np.nan, 0
     state = numbers()[JOINTS][:60].copy()
-    state[-5:] = 0
+    state[3], state[-5:] = np.nan, 0
     path = write_numbers(tmp_path / "e", depth=depth, state=state)
     assert places(validate_episode(path, "e")) == [
         ("not finite", "depth", 7, 8, "frames"),
+        ("not finite", "state", 3, 4, "frames"),
         ("zero tail", "depth", 55, 60, "frames"),
         ("zero tail", "state", 55, 60, "frames"),
     ]
@@ -187,6 +189,18 @@ def test_annotations_are_no_rows_of_frames(tmp_path: Path) -> None:
     assert places(validate_episode(tmp_path / "e", "e")) == [
         ("annotations", "annotations", None, None, "frames")
     ]
+
+
+def test_findings_that_say_the_same_of_neighbours_are_one() -> None:
+    def at(start: int, end: int, message: str = "cut", key: str = "cam") -> Finding:
+        return Finding("e", "frame", message, key, start, end)
+
+    whole, note = Finding("e", "features", "none", "cam"), Finding("e", "fps", "none", harm="note")
+    apart = [note, whole, at(2, 3), at(4, 5), at(5, 6, "size"), at(6, 7, "size", "other")]
+    assert join_runs(apart, 9) == apart
+    assert join_runs([at(1, 2), at(2, 4), at(4, 5), at(6, 7)], 9) == [at(1, 5), at(6, 7)]
+    assert join_runs([at(0, 4), at(4, 9)], 9) == [Finding("e", "frame", "cut", "cam")]
+    assert join_runs([at(0, 4), at(4, 9)], 10) == [at(0, 9)]
 
 
 def test_a_short_stretch_behind_bad_frames_is_no_frozen_camera(tmp_path: Path) -> None:

@@ -105,6 +105,8 @@ def test_any_number_of_processes_finds_the_same(tmp_path: Path) -> None:
         ("not finite", JOINTS, row, row + 1, "frames") for row in range(5)
     ]
     assert validate_paths([tmp_path], workers=3) == alone
+    few = validate_paths([tmp_path], workers=3, depth="metadata")
+    assert few == Validation(alone.episodes, ())
 
 
 def test_a_killed_process_leaves_the_other_episodes(

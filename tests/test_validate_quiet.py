@@ -87,6 +87,13 @@ def taken_back(good: Path) -> None:
     change(good, VELOCITY, slice(70, None), 0)
 
 
+def touches(good: Path) -> None:
+    """Forces, which are there and gone at once."""
+    change(good, VELOCITY, slice(None), lambda rows: rows + 5)
+    for start, stop in ((10, 20), (70, None)):
+        change(good, VELOCITY, slice(start, stop), 0)
+
+
 def one_row_of_zeros(good: Path) -> None:
     change(good, JOINTS, TOTAL - 1, 0)
 
@@ -102,7 +109,7 @@ def clocks(good: Path) -> None:
     change(good, TIMES, slice(60, None), lambda times: times + 1 / FPS)
 
 
-HARMLESS = [signs, still_for_a_second, all_twice, other_jpegs, at_rest, taken_back]
+HARMLESS = [signs, still_for_a_second, all_twice, other_jpegs, at_rest, taken_back, touches]
 HARMLESS += [one_row_of_zeros, nothing_declared, clocks]
 
 
@@ -122,6 +129,14 @@ def test_padding_is_no_fault(tmp_path: Path) -> None:
     assert validate_episode(path, "e") == []
 
 
+def test_not_all_that_is_called_a_pose_is_one(tmp_path: Path) -> None:
+    joints = numbers()[JOINTS][:60]
+    body = np.stack([joints, joints], axis=2)
+    whole = (np.arange(60 * 7) // 7).reshape(60, 7)
+    path = write_numbers(tmp_path / "e", hand_pose=joints, body_pose=body, pose_ids=whole)
+    assert validate_episode(path, "e") == []
+
+
 def test_chunks_of_zeros_may_be_left_out_of_foreign_shards(tmp_path: Path) -> None:
     path = write_numbers(tmp_path / "e", **{POSE: numbers()[POSE][:60]})
     speed = numbers()[VELOCITY][:60].copy()
@@ -132,6 +147,13 @@ def test_chunks_of_zeros_may_be_left_out_of_foreign_shards(tmp_path: Path) -> No
     assert (2**64 - 1).to_bytes(8, "little") * 2 in shard.read_bytes()[-68:]
     for depth in DEPTHS:
         assert validate_episode(path, "e", depth) == []
+
+
+def test_names_may_hold_slashes(tmp_path: Path) -> None:
+    rows = {f"arm/left/{key}": one for key, one in numbers().items()}
+    EpisodeWriter.write(tmp_path / "e", numeric=rows, fps=FPS, embodiment="arm")
+    assert (tmp_path / "e/arm/left/zarr.json").exists()
+    assert validate_episode(tmp_path / "e", "e") == []
 
 
 def test_short_episodes_are_no_fault(tmp_path: Path) -> None:
@@ -179,11 +201,12 @@ def test_what_rests_at_zero_alone_is_no_padding(tmp_path: Path) -> None:
     slowing = np.clip(1 - t / 1.5, 0, None)[:, None] * [0.2, 0.1, 0.4]
     path = write_numbers(tmp_path / "rest", speed=slowing, grip=np.where(t < 1.0, 0.08, 0.0))
     assert validate_episode(path, "e") == []
-    state = np.stack([np.cos(t), np.sin(t) + 2], axis=1)
-    state[-9:] = 0
-    path = write_numbers(tmp_path / "padded", state=state, action=state * 1.1)
-    tails = [("zero tail", key, 51, 60, "frames") for key in ("action", "state")]
-    assert places(validate_episode(path, "e")) == tails
+    for start in (51, 58):
+        state = np.stack([np.cos(t), np.sin(t) + 2], axis=1)
+        state[start:] = 0
+        path = write_numbers(tmp_path / str(start), state=state, action=state * 1.1)
+        tails = [("zero tail", key, start, 60, "frames") for key in ("action", "state")]
+        assert places(validate_episode(path, "e")) == tails
     # Of one narrow array, nothing can be told.
     assert validate_episode(write_numbers(tmp_path / "one", state=state), "e") == []
 
