@@ -22,6 +22,7 @@ from bench.pairing import Spread, Timings, WrongAnswerError
 from bench.result import Result
 from egoloader import EpisodePool, EpisodePoolSampler
 from egoloader.clocks import Clocks, Shuffles
+from egoloader.errors import ResumeError
 
 EPISODES = Episodes(count=80, total_frames=20, batch_size=4)
 DRAWS = DrawSettings(pool_sizes=(3, 6), rounds=2, batches=10)
@@ -156,6 +157,19 @@ def test_times_are_given_by_way_and_pool_size(monkeypatch: pytest.MonkeyPatch) -
 def test_skipping_that_loses_a_frame_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     skip = Clocks.skip
     monkeypatch.setattr(Clocks, "skip", lambda self, count: skip(self, count + (count > 19)))
+    with pytest.raises(ResumeError, match="as many frames are not left as it says"):
+        reach(EPISODES, 3, STATES)
+
+
+def test_skipping_that_leads_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = Clocks.state
+
+    def later(self: Clocks) -> Any:
+        found = state(self)
+        found["residents"][0][1] += 1e-9
+        return found
+
+    monkeypatch.setattr(Clocks, "state", later)
     with pytest.raises(WrongAnswerError, match="drawing and passing over differ"):
         reach(EPISODES, 3, STATES)
 
