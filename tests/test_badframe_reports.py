@@ -38,6 +38,7 @@ from tests.damage import (
     PLACES,
     SERVED,
     assert_true,
+    cut_jpegs,
     served,
     skipping,
     slow_served,
@@ -157,15 +158,18 @@ def test_what_a_quarantine_leaves_is_served_and_named_by_its_frames(
 def test_a_disk_that_is_gone_is_no_bad_frame(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_ramps(tmp_path / "all" / name, 20)
+    cut_jpegs(tmp_path / "all" / "a", CAMERA, [3])
     md = skipping(tmp_path / "all", bad_frames_file=tmp_path / "bad.json", cache_bytes=0)
     assert int(md[25]["frame_index"]) == 5
+    assert md[3]["is_replaced"]
     (tmp_path / "all" / "b").rename(tmp_path / "gone")
     open_files().forget()
-    for indices in ([30], [0, 31, 1]):
+    # Some of what is drawn for frame 3 of `a` lies in `b`.
+    for indices in ([30], [0, 31, 1], [FrameIndex(3, epoch) for epoch in range(40)]):
         with pytest.raises(ReadError, match="is a disk gone"):
             md.__getitems__(indices)
-    assert md.bad_frames == {}
-    assert not (tmp_path / "bad.json").exists()
+    assert md.bad_frames == {"a": 1}
+    assert met(tmp_path / "bad.json") == {("a", CAMERA, 3)}
 
 
 # Too many.

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from egoloader import EpisodeLoader, MultiDataset, ZarrDataset, collate
+from egoloader.badframes import Peers
 from egoloader.frameindex import FrameIndex
 from tests.children import in_a_fork
 from tests.damage import (
@@ -187,6 +188,20 @@ def test_other_epochs_and_seeds_draw_others(folder: Path) -> None:
 
 
 # Spread.
+
+
+@given(runs=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=6))
+def test_peers_are_the_frames_of_all_runs(runs: list[tuple[int, int]]) -> None:
+    starts, lengths, at = [], [], 0
+    for gap, length in runs:
+        starts.append(at + gap)
+        lengths.append(length)
+        at += gap + length
+    wanted = [
+        start + n for start, length in zip(starts, lengths, strict=True) for n in range(length)
+    ]
+    peers = Peers("arm", np.array(starts), np.cumsum(lengths))
+    assert [peers.at(place) for place in range(peers.size)] == wanted
 
 
 def far_from_even(frames: Sequence[Any], options: Sequence[Any]) -> float:
