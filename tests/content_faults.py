@@ -39,6 +39,7 @@ from tests.recordings import (
     declare,
     file_of,
     frames,
+    turned,
     undeclare,
 )
 
@@ -175,8 +176,7 @@ def position_step(episode: Path, rng: Rng) -> Iterable[Found]:
 @seeded()
 def rotation_flip(episode: Path, rng: Rng) -> Iterable[Found]:
     row = row_in(rng)
-    # A half turn about the first axis.
-    change(episode, HEAD, row, lambda pose: pose[[0, 1, 2, 4, 3, 6, 5]] * [1, 1, 1, -1, 1, 1, -1])
+    change(episode, HEAD, row, lambda pose: turned(pose, np.pi))
     return at_frames("jump", HEAD, (row, row + 1))
 
 
@@ -186,6 +186,12 @@ def quaternions_of_other_norms(episode: Path, rng: Rng) -> Iterable[Found]:
     scale = np.append([1.0] * 3, [rng.choice([0, 0.5, 1.02, 3])] * 4)
     change(episode, POSE, slice(start, stop), lambda rows: rows * scale)
     return at_frames("quaternion", POSE, (start, stop))
+
+
+@seeded()
+def most_quaternions_of_other_norms(episode: Path, rng: Rng) -> Iterable[Found]:
+    change(episode, HEAD, slice(0, TOTAL // 2 + 1), lambda rows: rows * [1, 1, 1, 2, 2, 2, 2])
+    return as_a_whole("quaternion", HEAD, "content")
 
 
 @seeded()
@@ -324,11 +330,16 @@ def undeclared_arrays(episode: Path, rng: Rng) -> Iterable[Found]:
 
 
 @seeded()
-def undeclared_array_with_bad_rows(episode: Path, rng: Rng) -> Iterable[Found]:
-    undeclare(episode, JOINTS)
+def undeclared_arrays_with_bad_rows(episode: Path, rng: Rng) -> Iterable[Found]:
+    keys = (JOINTS, CAMERA, "annotations")
+    for key in keys:
+        undeclare(episode, key)
     change(episode, JOINTS, slice(3, 9), np.nan)
-    noted = as_a_whole("features", JOINTS, "note")
-    return [*noted, *at_frames("not finite", JOINTS, (3, 9))]
+    change(episode, CAMERA, 5, b"no JPEG")
+    _annotated(episode, b"no JSON")
+    found = [one for key in keys for one in as_a_whole("features", key, "note")]
+    found += [*at_frames("not finite", JOINTS, (3, 9)), *at_frames("camera frame", CAMERA, (5, 6))]
+    return [*found, *as_a_whole("annotations", "annotations")]
 
 
 @seeded()

@@ -107,6 +107,12 @@ def flipped_bit_of_annotations(episode: Path, rng: Rng) -> Iterable[Found]:
 
 
 @seeded()
+def deleted_file_of_annotations(episode: Path, rng: Rng) -> Iterable[Found]:
+    (episode / "annotations/c/0").unlink()
+    return as_a_whole("metadata", "annotations")
+
+
+@seeded()
 def truncated_file(episode: Path, rng: Rng) -> Iterable[Found]:
     found: list[Found] = []
     for key in arrays_in(episode, rng):

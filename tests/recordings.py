@@ -55,6 +55,14 @@ def _poses(t: npt.NDArray[np.float64], rate: float) -> npt.NDArray[np.float32]:
     return np.concatenate([xyz, np.cos(half)[:, None], axis], axis=1).astype(np.float32)
 
 
+def turned(poses: npt.NDArray[Any], angle: float) -> npt.NDArray[Any]:
+    """Return (…, 7) poses, turned by an angle in rad about their first axis."""
+    w, x, y, z = np.moveaxis(poses[..., 3:], -1, 0)
+    cos, sin = np.cos(angle / 2), np.sin(angle / 2)
+    turns = [w * cos - x * sin, x * cos + w * sin, y * cos + z * sin, z * cos - y * sin]
+    return np.concatenate([poses[..., :3], np.stack(turns, axis=-1)], axis=-1)
+
+
 @functools.cache
 def frames(total: int = TOTAL, size: tuple[int, int] = SIZE) -> tuple[bytes, ...]:
     """Return JPEGs of grain, neighbours in other colours."""

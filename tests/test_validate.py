@@ -179,6 +179,8 @@ def test_stale_consolidated_metadata_of_zarr_v2(tmp_path: Path) -> None:
     (note,) = validate_episode(tmp_path / "e", "e")
     assert (note.check, note.harm) == ("consolidated", "note")
     assert "differs in b;" in note.message
+    (tmp_path / "e/.zmetadata").write_text("{")
+    assert places(validate_episode(tmp_path / "e", "e")) == places([note])
 
 
 def test_annotations_are_no_rows_of_frames(tmp_path: Path) -> None:

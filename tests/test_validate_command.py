@@ -7,6 +7,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Mapping
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,21 @@ def test_a_killed_process_leaves_the_other_episodes(
     assert pools[:2] == [2, 2]
     assert set(pools[2:]) == {1}
     assert len(pools[2:]) <= 4
+
+
+def test_processes_that_can_not_even_start_end_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(folder.ProcessPoolExecutor):
+        def submit(self, *_: Any, **__: Any) -> Any:
+            raise BrokenProcessPool("it is gone")
+
+    for number in range(9):
+        shutil.copytree(f"{sample_folder()}/pick_place_0.zarr", tmp_path / f"{number}.zarr")
+    monkeypatch.setattr(folder, "ProcessPoolExecutor", Broken)
+    found = validate_paths([tmp_path], workers=2)
+    assert set(map(len, by_episode(found).values())) == {1}
+    assert places(found.findings) == 9 * [("process", None, None, None, "frames")]
 
 
 def test_an_episode_is_called_by_its_own_name(tmp_path: Path, monkeypatch: Any) -> None:

@@ -31,6 +31,7 @@ from tests.recordings import (
     change,
     frames,
     numbers,
+    turned,
     write_by_us,
     write_by_zarr,
     write_numbers,
@@ -55,8 +56,13 @@ def good(request: pytest.FixtureRequest, recordings: Path, tmp_path: Path) -> Pa
 
 
 def signs(good: Path) -> None:
-    which = np.random.default_rng(4).random(TOTAL) < 0.5
-    change(good, POSE, which, lambda rows: rows * [1, 1, 1, -1, -1, -1, -1])
+    for rows in (20, slice(50, 70)):
+        change(good, POSE, rows, lambda poses: poses * [1, 1, 1, -1, -1, -1, -1])
+
+
+def begins_level(good: Path) -> None:
+    level = turned(np.array([0, 0, 0, 1, 0, 0, 0]), 0)
+    change(good, HEAD, slice(None), [turned(level, 0.01 * t) for t in range(TOTAL)])
 
 
 def still_for_a_second(good: Path) -> None:
@@ -109,7 +115,16 @@ def clocks(good: Path) -> None:
     change(good, TIMES, slice(60, None), lambda times: times + 1 / FPS)
 
 
-HARMLESS = [signs, still_for_a_second, all_twice, other_jpegs, at_rest, taken_back, touches]
+HARMLESS = [
+    signs,
+    begins_level,
+    still_for_a_second,
+    all_twice,
+    other_jpegs,
+    at_rest,
+    taken_back,
+    touches,
+]
 HARMLESS += [one_row_of_zeros, nothing_declared, clocks]
 
 
@@ -182,16 +197,20 @@ def test_short_episodes_are_no_fault(tmp_path: Path) -> None:
 def test_a_jump_stands_out_in_short_episodes(tmp_path: Path, total: int) -> None:
     for row in range(total):
         poses = numbers()[POSE][:total].copy()
-        poses[row, 1] += 0.9
-        path = write_numbers(tmp_path / str(row), total, **{POSE: poses})
-        assert places(validate_episode(path, "e")) == [("jump", POSE, row, row + 1, "frames")]
+        poses[row, 1] += 0.36  # 10.8 m/s
+        turns = numbers()[HEAD][:total].copy()
+        turns[row] = turned(turns[row], 1.05)  # 31.5 rad/s
+        path = write_numbers(tmp_path / str(row), total, **{POSE: poses, HEAD: turns})
+        jumps = [("jump", key, row, row + 1, "frames") for key in (POSE, HEAD)]
+        assert places(validate_episode(path, "e")) == jumps
 
 
 def test_fast_motion_is_no_jump(tmp_path: Path) -> None:
     poses = numbers()[POSE][:60].copy()
     poses[:, 0] = np.arange(60) * 0.5  # 15 m/s, steadily: a vehicle, or other units
     fast = numbers()[HEAD][:60].copy()
-    fast[30:] += [0.3, 0, 0, 0, 0, 0, 0]  # 9 m/s, for one frame
+    fast[30:] += [0.28, 0, 0, 0, 0, 0, 0]  # 9 m/s, for one frame
+    fast[40:] = turned(fast[40:], 0.9)  # 27 rad/s
     path = write_numbers(tmp_path / "e", **{POSE: poses, HEAD: fast})
     assert validate_episode(path, "e") == []
 

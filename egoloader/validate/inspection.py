@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from egoloader.episode import ANNOTATIONS, ZarrEpisode
-from egoloader.errors import EgoloaderWarning, EpisodeError
+from egoloader.errors import EpisodeError
 from egoloader.layout import ArrayLayout
 from egoloader.validate.cameras import check_camera
 from egoloader.validate.finding import Finding, join_runs
@@ -36,9 +35,8 @@ def validate_episode(path: Path, name: str, depth: Depth = "full") -> list[Findi
     check_depth(depth)
     findings: list[Finding] = []
     total = 0
-    # Numbers may be as wide as their dtype; what comes of that is looked at, and no surprise.
-    with warnings.catch_warnings(), np.errstate(over="ignore", invalid="ignore"):
-        warnings.simplefilter("ignore", EgoloaderWarning)
+    # NaN, inf and huge numbers are looked at like any others, and no surprise.
+    with np.errstate(over="ignore", invalid="ignore"):
         try:
             episode = ZarrEpisode(path, name=name)
             total = episode.total_frames

@@ -108,9 +108,13 @@ def _check_consolidated(
     episode: ZarrEpisode, folder: EpisodeFolder, on_disk: set[str]
 ) -> Iterator[Finding]:
     """Compare the copy of all metadata that some writers keep in the group to the arrays."""
-    group = folder.read_json("zarr.json") or {}
-    # Zarr v3 keeps it in the group's metadata, v2 in a file beside that.
-    consolidated = group.get("consolidated_metadata") or folder.read_json(".zmetadata")
+    try:
+        # Zarr v3 keeps it in the group's metadata, v2 in a file beside that.
+        group = folder.read_json("zarr.json") or {}
+        consolidated = group.get("consolidated_metadata") or folder.read_json(".zmetadata")
+    except EpisodeError as error:
+        yield _finding(episode, "consolidated", error.message, harm="note")
+        return
     listed = consolidated.get("metadata") if isinstance(consolidated, Mapping) else None
     if not isinstance(listed, Mapping):
         return
