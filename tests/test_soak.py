@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from bench.result import load, save
+from bench.pairing import Spread
+from bench.result import Result, Target, load, save
 from bench.table import write_tables
+from tests.soak import __main__ as soak
 from tests.soak.__main__ import main, summarise
 from tests.soak.kills import Kill, KillReport
 from tests.soak.parts import KILLS, PARTS, Outcome
@@ -76,6 +78,22 @@ def test_outcomes_become_a_result(tmp_path: Path, wrong: int, is_met: bool) -> N
     assert found["counts"][0]["counts"] == {"resumes": 3, "batches": 4, "wrong": wrong}
     assert found["settings"]["kills"][0].startswith("in epoch 1 behind 3 of 12 batches, 2 of them")
     assert "| one | a pool | 3 | 4 |" in write_tables(tmp_path).read_text()
+
+
+def _target(figure: float) -> Target:
+    return Target("what is wanted", Spread(figure, figure, figure), "at most", 1)
+
+
+@pytest.mark.parametrize(("figure", "code"), [(1, 0), (2, 1)])
+def test_a_report_is_written_and_decides_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figure: float, code: int
+) -> None:
+    result = Result("mine", "Is it?", {}, {}, (_target(figure),), (), ())
+    monkeypatch.setattr(soak, "REPORTS", {"mine": lambda _: result})
+    monkeypatch.setattr(soak, "_in_a_process", lambda run, name: soak.REPORTS[name](tmp_path))
+    assert soak.main(["mine", "--results", str(tmp_path)]) == code
+    assert load(tmp_path / "mine.json")["name"] == "mine"
+    assert "## mine" in (tmp_path / "README.md").read_text()
 
 
 def test_a_part_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,8 @@
-"""Runs the long tests of order and resume: `python -m tests.soak [PART …]`, all without one.
+"""Runs the long tests: `python -m tests.soak [NAME …]`, all without one.
 
-Prints every case. Without a part, it writes `soak.json` and the tables of the results' folder anew.
+A name is that of a part of the tests of order and resume, of "soak" for all of these, or of a test
+with a result of its own. Prints every case. What ran as a whole is written to its JSON file, and
+the tables of the results' folder anew.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ import argparse
 import multiprocessing
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from bench.machine import describe_machine
 from bench.pairing import Spread
@@ -19,36 +22,66 @@ from bench.result import CountRow, Result, Target, save
 from bench.table import write_tables
 from tests.soak.kills import KillReport
 from tests.soak.parts import KILLS, PARTS, Outcome, run_part
+from tests.soak.reports import REPORTS, run_report
 
 __all__ = ["main", "summarise"]
 
 _RESULTS = Path(__file__).parents[2] / "bench" / "results"
 _LIBRARIES = ("egoloader", "numpy", "torch", "lightning")
+#: All parts of the tests of order and resume.
+_ORDER = "soak"
+_T = TypeVar("_T")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the parts that the arguments name; return 1 where anything is not as it must be."""
+    """Run what the arguments name; return 1 where anything is not as it must be."""
+    known = [*PARTS, _ORDER, *REPORTS]
     parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}")
     parser.add_argument("--results", type=Path, default=_RESULTS, metavar="DIR")
     given = parser.parse_args(arguments)
-    unknown = set(given.parts) - set(PARTS)
+    unknown = set(given.names) - set(known)
     if unknown:
-        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    outcomes: list[Outcome] = []
-    # Each in a process of its own: ranks are forked from one that has not trained.
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    results: list[Result] = []
+    is_bad = False
+    for name in given.names or [_ORDER, *REPORTS]:
+        if name in REPORTS:
+            results.append(_in_a_process(run_report, name))
+            continue
+        outcomes = [one for part in _parts(name) for one in _in_a_process(run_part, part)]
+        for one in outcomes:
+            print(f"{one.who}, {one.case}: {one.tally}")
+        is_bad |= any(one.tally.wrong for one in outcomes)
+        if name == _ORDER:
+            results.append(summarise(outcomes))
+    return int(_publish(results, given.results) or is_bad)
+
+
+def _parts(name: str) -> list[str]:
+    return list(PARTS) if name == _ORDER else [name]
+
+
+def _in_a_process(run: Callable[[str], _T], name: str) -> _T:
+    """Run one in a process of its own: ranks are forked from one that has not trained."""
+    start = time.monotonic()
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as process:
-        for name in given.parts or PARTS:
-            start = time.monotonic()
-            outcomes += process.submit(run_part, name).result()
-            print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
-    for one in outcomes:
-        print(f"{one.who}, {one.case}: {one.tally}")
-    if not given.parts:
-        save(summarise(outcomes), given.results)
-        write_tables(given.results)
-    return int(any(one.tally.wrong for one in outcomes))
+    with ProcessPoolExecutor(1, mp_context=context) as process:
+        result = process.submit(run, name).result()
+    print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
+    return result
+
+
+def _publish(results: Sequence[Result], folder: Path) -> bool:
+    """Write results and the tables; return whether one misses a target."""
+    for result in results:
+        save(result, folder)
+        for target in result.targets:
+            wanted = f"{target.figure.median:g}, wanted {target.sense} {target.bound:g}"
+            print(f"{result.name}, {target.what}: {wanted}{'' if target.is_met else ' MISSED'}")
+    if results:
+        write_tables(folder)
+    return not all(target.is_met for result in results for target in result.targets)
 
 
 def summarise(outcomes: Sequence[Outcome]) -> Result:
