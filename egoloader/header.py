@@ -16,6 +16,8 @@ ASSUMED_FPS = 30.0
 #: The attribute that our writer leaves in every finished episode.
 STAMP = "egoloader"
 FORMAT_VERSION = 1
+#: Frames that an episode may have: 38 days at 30 Hz. What is kept of each frame is bounded by it.
+MAX_FRAMES = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ def parse_header(attrs: Mapping[str, Any], *, episode: str) -> EpisodeHeader:
     total_frames = attrs["total_frames"]
     if type(total_frames) is not int or total_frames < 0:
         raise refuse(f"total_frames must be a whole number of at least 0, got {total_frames!r}")
+    if total_frames > MAX_FRAMES:
+        raise refuse(f"total_frames is {total_frames}; episodes have at most {MAX_FRAMES}")
     embodiment = attrs.get("embodiment")
     if not isinstance(embodiment, str) or not embodiment:
         raise refuse(f"embodiment must name the body that was recorded, got {embodiment!r}")

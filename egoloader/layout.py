@@ -19,6 +19,11 @@ __all__ = ["ArrayLayout", "Codec", "parse_layout"]
 
 _BYTES_SPELLINGS = frozenset({"bytes", "variable_length_bytes"})
 _NUMERIC_KINDS = "biuf"
+_SEPARATORS = ("/", ".")
+#: Bytes of the largest row of numbers, and of the largest chunk, that metadata may promise.
+MAX_CHUNK_BYTES = 2**31
+#: Chunks that may lie side by side behind the axis of rows.
+MAX_TAILS = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +142,13 @@ def _extent(value: Any, name: str) -> tuple[int, ...]:
     return tuple(value)
 
 
+def _choice(value: Any, choices: tuple[str, ...]) -> str:
+    """Return one of the choices; a separator that is none could lead out of the episode."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"one of {choices} is expected, got {value!r}")
+    return value
+
+
 def _parse_v3(metadata: Mapping[str, Any]) -> ArrayLayout:
     if metadata.get("node_type") != "array" or metadata.get("zarr_format") != 3:
         raise ValueError(f"node_type is {metadata.get('node_type')!r}, not 'array'")
@@ -151,10 +163,12 @@ def _parse_v3(metadata: Mapping[str, Any]) -> ArrayLayout:
         sharding = codecs[0]["configuration"]
         shard, inner = outer, _extent(sharding["chunk_shape"], "chunk_shape")
         codecs = sharding["codecs"]
-        index_at_end = sharding.get("index_location", "end") == "end"
+        index_at_end = _choice(sharding.get("index_location", "end"), ("start", "end")) == "end"
         index_codecs = sharding["index_codecs"]
     encoding = metadata.get("chunk_key_encoding", {"name": "default"})
     default = encoding["name"] == "default"
+    if encoding["name"] not in ("default", "v2"):
+        raise ValueError(f"chunk key encoding {encoding['name']!r} is not supported")
     separator = encoding.get("configuration", {}).get("separator", "/" if default else ".")
     kind, dtype, type_name = _parse_type_v3(metadata["data_type"])
     return ArrayLayout(
@@ -170,7 +184,7 @@ def _parse_v3(metadata: Mapping[str, Any]) -> ArrayLayout:
         index_has_crc=any(codec["name"] == "crc32c" for codec in index_codecs),
         # A codec around the whole shard hides its index.
         index_is_plain=_is_plain(index_codecs) and len(metadata["codecs"]) == 1,
-        separator=separator,
+        separator=_choice(separator, _SEPARATORS),
         chunk_prefix="c" if default else "",
         zarr_format=3,
     )
@@ -207,7 +221,7 @@ def _parse_v2(metadata: Mapping[str, Any]) -> ArrayLayout:
         index_at_end=True,
         index_has_crc=False,
         index_is_plain=True,
-        separator=metadata.get("dimension_separator", "."),
+        separator=_choice(metadata.get("dimension_separator", "."), _SEPARATORS),
         chunk_prefix="",
         zarr_format=2,
     )
@@ -258,3 +272,17 @@ def _check_grid(layout: ArrayLayout) -> None:
             raise ValueError(
                 f"shard {layout.object_shape} is no multiple of chunk {layout.chunk_shape}"
             )
+    _check_sizes(layout)
+
+
+def _check_sizes(layout: ArrayLayout) -> None:
+    """Refuse sizes that nobody records, before any memory is asked for."""
+    item = 1 if layout.dtype is None else layout.dtype.itemsize
+    for what, shape in (("a row", layout.row_shape), ("a chunk", layout.chunk_shape)):
+        size = math.prod(shape) * item
+        if size > MAX_CHUNK_BYTES and layout.kind == "numeric":
+            raise ValueError(f"{what} has {size} bytes, the limit is {MAX_CHUNK_BYTES}")
+    sides = zip(layout.row_shape, layout.chunk_shape[1:], strict=True)
+    tails = math.prod(-(-extent // side) for extent, side in sides)
+    if tails > MAX_TAILS:
+        raise ValueError(f"a row is spread over {tails} chunks, the limit is {MAX_TAILS}")

@@ -195,14 +195,15 @@ def metadata_that_is_a_loop(episode: Path, rng: Rng) -> Iterable[Found]:
 @seeded()
 def other_dtype_declared(episode: Path, rng: Rng) -> Iterable[Found]:
     declare(episode, JOINTS, dtype="float64")
-    return as_a_whole("features", JOINTS)
+    return as_a_whole("features", JOINTS, "content")
 
 
 @seeded()
 def other_shape_declared(episode: Path, rng: Rng) -> Iterable[Found]:
     declare(episode, POSE, shape=[8])
     declare(episode, CAMERA, shape=[24, 16, 3])
-    return [*as_a_whole("features", POSE), *at_frames("camera frame", CAMERA, (0, TOTAL))]
+    shape = as_a_whole("features", POSE, "content")
+    return [*shape, *at_frames("camera frame", CAMERA, (0, TOTAL))]
 
 
 @seeded()

@@ -188,6 +188,12 @@ def _without(name: str) -> dict[str, Any]:
     return {key: value for key, value in V3.items() if key != name}
 
 
+def _chunked(shape: list[int], chunks: list[int]) -> dict[str, Any]:
+    """Return the metadata of an array without shards."""
+    grid = {"name": "regular", "configuration": {"chunk_shape": chunks}}
+    return {**V3, "shape": shape, "chunk_grid": grid, "codecs": [{"name": "bytes"}]}
+
+
 @pytest.mark.parametrize(
     "metadata",
     [
@@ -206,6 +212,7 @@ def _without(name: str) -> dict[str, Any]:
         {**V3, "chunk_grid": {"name": "rectangular", "configuration": {}}},
         {**V3, "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0, 7]}}},
         {**V3, "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [250, 7]}}},
+        {**V3, "chunk_key_encoding": {"name": "no_such_encoding"}},
         {**V3, "codecs": [None]},
         {**V3, "codecs": {"name": "bytes"}},
         {**V2, "chunks": [100]},
@@ -217,6 +224,34 @@ def test_metadata_that_can_not_be_right_is_refused(metadata: dict[str, Any]) -> 
     with pytest.raises(EpisodeFormatError, match=r"left\.obs_ee_pose") as caught:
         parse(metadata)
     assert (caught.value.episode, caught.value.key) == ("ep.zarr", "left.obs_ee_pose")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({**V3, "shape": [250, 2**40]}, "a row has"),
+        (_chunked([250, 7], [2**40, 7]), "a chunk has"),
+        (_chunked([250, 10**6], [100, 1]), "a row is spread over 1000000 chunks"),
+        ({**V2, "shape": [250, 2**40], "chunks": [1, 2**40]}, "a row has"),
+    ],
+)
+def test_sizes_that_nobody_records_are_refused(metadata: dict[str, Any], message: str) -> None:
+    with pytest.raises(EpisodeFormatError, match=message):
+        parse(metadata)
+
+
+@pytest.mark.parametrize("separator", ["/../../other/c/", "", "//", None, 3, ["/"]])
+def test_a_separator_that_could_lead_out_of_the_episode_is_refused(separator: Any) -> None:
+    for metadata in (
+        {**V2, "dimension_separator": separator},
+        {**V3, "chunk_key_encoding": {"name": "v2", "configuration": {"separator": separator}}},
+        {
+            **V3,
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": separator}},
+        },
+    ):
+        with pytest.raises(EpisodeFormatError, match="expected, got"):
+            parse(metadata)
 
 
 def test_layouts_as_zarr_python_writes_them(tmp_path: Path) -> None:

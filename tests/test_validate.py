@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import zlib
 from collections.abc import Iterable
@@ -13,13 +14,19 @@ import numpy as np
 import pytest
 import zarr
 
-from egoloader import EpisodeWriter, ZarrEpisode
+from egoloader import EpisodeWriter, ZarrEpisode, header
 from egoloader.errors import SettingsError
-from egoloader.validate import Depth, Finding, inspection, validate_episode
+from egoloader.validate import Depth, Finding, inspection, validate_episode, validate_paths
 from egoloader.validate.finding import join_runs
-from egoloader.validate.stored import SAMPLED_BLOCKS, blocks, read_numbers
+from egoloader.validate.stored import (
+    BLOCK_ROWS,
+    MOST_UNREADABLE,
+    SAMPLED_BLOCKS,
+    blocks,
+    read_numbers,
+)
 from tests.content_faults import FAULTS
-from tests.episodes import foreign_group, foreign_numbers
+from tests.episodes import edit_attrs, edit_json, foreign_group, foreign_numbers
 from tests.faults import Found, in_order, places
 from tests.recordings import (
     CAMERA,
@@ -107,7 +114,7 @@ def without_decoding(expected: Iterable[Found], is_lost: bool) -> list[Found]:
         if check in BY_METADATA or (check == "timestamps" and harm == "frames"):
             found.append((check, key, start, end, harm))
         elif is_lost and check == "unreadable":
-            found.append(("metadata", key, None, None, harm))
+            found.append(("metadata", key, start, end, harm))
     return found
 
 
@@ -225,7 +232,7 @@ def test_what_can_not_be_looked_at_is_a_finding(
     monkeypatch.setattr(inspection, "read_numbers", fail)
     features, process = validate_episode(good, "e")
     assert places([features, process]) == [
-        ("features", JOINTS, None, None, "frames"),
+        ("features", JOINTS, None, None, "content"),
         ("process", None, None, None, "frames"),
     ]
     assert str(error) in process.message
@@ -259,10 +266,10 @@ def test_sampling_finds_what_spoils_everything(long: Path, tmp_path: Path, name:
 
 
 def test_sampled_blocks_are_spread_evenly() -> None:
-    assert blocks(5, 2, "full") == [(0, 2), (2, 4), (4, 5)]
-    assert blocks(5, 2, "sampled") == blocks(5, 2, "full")
-    assert blocks(5, 2, "metadata") == []
-    few = blocks(1000, 10, "sampled")
+    assert list(blocks(5, 2, "full")) == [(0, 2), (2, 4), (4, 5)]
+    assert list(blocks(5, 2, "sampled")) == list(blocks(5, 2, "full"))
+    assert list(blocks(5, 2, "metadata")) == []
+    few = list(blocks(1000, 10, "sampled"))
     assert (len(few), few[0], few[-1]) == (SAMPLED_BLOCKS, (0, 10), (990, 1000))
     gaps = np.diff([start for start, _ in few])
     assert set(gaps.tolist()) == {90}
@@ -271,3 +278,30 @@ def test_sampled_blocks_are_spread_evenly() -> None:
 def test_a_level_is_one_of_three(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="did you mean 'sampled'"):
         validate_episode(tmp_path, "e", "sample")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", [JOINTS, CAMERA])
+def test_what_was_never_stored_is_found_without_being_listed(good: Path, key: str) -> None:
+    total = header.MAX_FRAMES
+    edit_attrs(good, total_frames=total, features=...)
+    for path in list(good.glob("*/zarr.json")):
+        if path.parent.name != key:
+            shutil.rmtree(path.parent)
+    edit_json(good / key / "zarr.json", lambda metadata: _lengthen(metadata, total))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    findings = validate_episode(good, "e")
+    assert findings[-1].end == total
+    assert "the rest is not looked at" in findings[-1].message
+    assert len(findings) <= MOST_UNREADABLE + BLOCK_ROWS + 2
+    # Flags of all frames, and no list of them: KiB.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 700_000
+
+
+def _lengthen(metadata: dict[str, Any], rows: int) -> None:
+    metadata["shape"][0] = rows
+
+
+@pytest.mark.parametrize("paths", [[], "folder", Path("folder")])
+def test_paths_are_a_list(paths: Any) -> None:
+    with pytest.raises(SettingsError, match="paths is a list"):
+        validate_paths(paths)

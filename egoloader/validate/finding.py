@@ -83,5 +83,9 @@ def join_runs(findings: Iterable[Finding], total: int) -> list[Finding]:
 
 def runs(is_bad: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield the half-open runs of true values."""
-    edges = np.flatnonzero(np.diff(is_bad.astype(np.int8), prepend=0, append=0))
-    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+    edges = (np.flatnonzero(is_bad[1:] != is_bad[:-1]) + 1).tolist()
+    if is_bad[:1].any():
+        edges.insert(0, 0)
+    if len(edges) % 2:
+        edges.append(len(is_bad))
+    yield from zip(edges[::2], edges[1::2], strict=True)

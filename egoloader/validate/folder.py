@@ -55,9 +55,11 @@ def validate_paths(
 
     Raises:
         FolderNotFoundError: nothing is at a path, or no episode below it.
-        SettingsError: an option that can't be meant, or two episodes of one name.
+        SettingsError: an option that can't be meant, no paths, or two episodes of one name.
     """
     check_depth(depth)
+    if isinstance(paths, str | os.PathLike) or not paths:
+        raise SettingsError(f"paths is a list of episodes or folders of them, got {paths!r}")
     if workers is not None:
         check_whole("workers", workers, 1)
     named = _named(paths)

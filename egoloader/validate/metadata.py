@@ -15,8 +15,12 @@ from egoloader.header import Feature
 from egoloader.layout import ArrayLayout
 from egoloader.store import EpisodeFolder
 from egoloader.validate.finding import Finding, Harm
+from egoloader.validate.stored import MOST_UNREADABLE, blocks, given_up
 
 __all__ = ["check_annotations", "check_metadata", "readable_keys"]
+
+#: Chunks that are looked for at once, and one by one where one of them is not there.
+_BLOCK_CHUNKS = 256
 
 
 def check_metadata(episode: ZarrEpisode) -> Iterator[Finding]:
@@ -78,30 +82,61 @@ def _check_array(episode: ZarrEpisode, key: str) -> Iterator[Finding]:
     if key == TIMESTAMP and (layout.kind != "numeric" or math.prod(layout.row_shape) != 1):
         message = f"rows of {layout.row_shape} {layout.type_name} are no times: one number a frame"
         yield _finding(episode, "timestamps", message, key)
-    problem = _declared_otherwise(feature, layout)
+    problem, harm = _declared_otherwise(feature, layout)
     if problem:
-        yield _finding(episode, "features", problem, key)
+        yield _finding(episode, "features", problem, key, harm)
     if layout.shard_shape is not None and 0 in layout.shard_shape:
         yield _finding(episode, "shards", "the shard's shape holds a 0", key, "note")
     reason = unread_reason(layout)
     if reason:
         yield _finding(episode, "codecs", f"zarr-python reads it: {reason}", key, "note")
-    episode.check_stored(key)
+    yield from _check_chunks(episode, key, layout)
 
 
-def _declared_otherwise(feature: Feature | None, layout: ArrayLayout) -> str:
+def _check_chunks(episode: ZarrEpisode, key: str, layout: ArrayLayout) -> Iterator[Finding]:
+    """Find the rows whose chunks are not there."""
+    total, chunk_rows = episode.total_frames, max(layout.chunk_rows, 1)
+    if key == ANNOTATIONS or layout.rows < total:
+        episode.check_stored(key)
+        return
+    num_lost = 0
+    for first, last in blocks(total, _BLOCK_CHUNKS * chunk_rows, "full"):
+        if not _lacks(episode, key, first, last):
+            continue
+        for start in range(first, last, chunk_rows):
+            stop = min(start + chunk_rows, last)
+            message = _lacks(episode, key, start, stop)
+            if message:
+                num_lost += 1
+                yield Finding(episode.name, "metadata", message, key, start, stop)
+        if num_lost >= MOST_UNREADABLE and last < total:
+            yield given_up(episode, key, last, "metadata")
+            return
+
+
+def _lacks(episode: ZarrEpisode, key: str, start: int, stop: int) -> str:
+    """Return what is wrong with the chunks that rows lie in; nothing where they are there."""
+    try:
+        episode.check_stored(key, (start, stop))
+    except EpisodeError as error:
+        return error.message
+    return ""
+
+
+def _declared_otherwise(feature: Feature | None, layout: ArrayLayout) -> tuple[str, Harm]:
+    """Return what is declared wrongly, nothing for no such thing, and what harm that does."""
     if feature is None:
-        return ""
+        return "", "note"
     is_bytes, says_bytes = layout.kind == "bytes", feature.dtype in ("jpeg", "json", "bytes")
     if is_bytes != says_bytes:
-        return f"features says {feature.dtype}, the array holds {layout.type_name}"
-    if is_bytes:
-        return ""
-    if feature.dtype != str(layout.dtype):
-        return f"features says {feature.dtype}, the array holds {layout.dtype}"
-    if feature.shape and feature.shape != layout.row_shape:
-        return f"features says rows of {feature.shape}, the array has {layout.row_shape}"
-    return ""
+        return f"features says {feature.dtype}, the array holds {layout.type_name}", "frames"
+    # Numbers are served as the array holds them, whatever is declared.
+    if not is_bytes and feature.dtype != str(layout.dtype):
+        return f"features says {feature.dtype}, the array holds {layout.dtype}", "content"
+    if not is_bytes and feature.shape and feature.shape != layout.row_shape:
+        message = f"features says rows of {feature.shape}, the array has {layout.row_shape}"
+        return message, "content"
+    return "", "note"
 
 
 def _check_consolidated(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -13,7 +13,17 @@ from egoloader.episode import ZarrEpisode
 from egoloader.errors import EpisodeError, SettingsError, near_miss
 from egoloader.validate.finding import Finding, runs
 
-__all__ = ["Depth", "Numbers", "blocks", "check_depth", "read_bytes", "read_numbers"]
+__all__ = [
+    "MOST_UNREADABLE",
+    "Depth",
+    "Numbers",
+    "blocks",
+    "check_depth",
+    "each_run",
+    "given_up",
+    "read_bytes",
+    "read_numbers",
+]
 
 #: `metadata` decodes nothing, `sampled` some chunks of each array, `full` all of them.
 Depth = Literal["metadata", "sampled", "full"]
@@ -24,6 +34,8 @@ SAMPLED_BLOCKS = 12
 LARGEST_ROW = 4096
 #: Rows of bytes that are read together at most.
 BLOCK_ROWS = 64
+#: Chunks, or rows of bytes, that can't be read, after which the rest of an array is left.
+MOST_UNREADABLE = 1000
 
 
 class Numbers(NamedTuple):
@@ -56,20 +68,20 @@ def check_depth(name: str) -> Depth:
     raise SettingsError(f"the level is {name!r}; {near_miss(str(name), found)}")
 
 
-def blocks(total: int, size: int, depth: Depth) -> list[tuple[int, int]]:
-    """Return the half-open blocks of rows to look at: all, or some that are evenly spread.
+def blocks(total: int, size: int, depth: Depth) -> Iterator[tuple[int, int]]:
+    """Yield the half-open blocks of rows to look at: all, or some that are evenly spread.
 
     Args:
         total: rows.
         size: of a block; the last may be smaller.
         depth: how many.
     """
-    starts = np.arange(0, total, size)
-    if depth == "metadata":
-        starts = starts[:0]
-    elif depth == "sampled" and len(starts) > SAMPLED_BLOCKS:
-        starts = starts[np.linspace(0, len(starts) - 1, SAMPLED_BLOCKS).round().astype(np.int64)]
-    return [(start, min(start + size, total)) for start in starts.tolist()]
+    starts = range(0, total, size)
+    numbers: Iterable[int] = range(len(starts) if depth != "metadata" else 0)
+    if depth == "sampled" and len(starts) > SAMPLED_BLOCKS:
+        numbers = np.linspace(0, len(starts) - 1, SAMPLED_BLOCKS).round().astype(np.int64).tolist()
+    for number in numbers:
+        yield starts[number], min(starts[number] + size, total)
 
 
 def read_numbers(episode: ZarrEpisode, key: str, depth: Depth) -> tuple[Numbers, list[Finding]]:
@@ -79,8 +91,11 @@ def read_numbers(episode: ZarrEpisode, key: str, depth: Depth) -> tuple[Numbers,
     is_kept = math.prod(layout.row_shape) * dtype.itemsize <= LARGEST_ROW
     rows = np.zeros((total, *(layout.row_shape if is_kept else (0,))), dtype)
     is_read, is_finite, is_zero = np.zeros((3, total), dtype=np.bool_)
-    findings = []
+    findings: list[Finding] = []
     for start, stop in blocks(total, max(layout.chunk_rows, 1), depth):
+        if len(findings) == MOST_UNREADABLE:
+            findings.append(given_up(episode, key, start))
+            break
         try:
             (found,) = episode.read({key: [(start, stop)]})[key]
         except EpisodeError as error:
@@ -100,16 +115,23 @@ def read_bytes(
 ) -> Iterator[tuple[int, bytes | Finding]]:
     """Yield rows of an array of bytes, each with its number, or a finding in the place of one.
 
-    When sampling, the blocks are short: of two rows, so that each has a neighbour.
+    When sampling, the blocks are short: of two rows, so that each has a neighbour. Where too many
+    rows can't be read, the last finding is in the place of all that follow.
     """
     chunk_rows = max(episode.layout(key).chunk_rows, 1)
     size = 2 if depth == "sampled" else -(-BLOCK_ROWS // chunk_rows) * chunk_rows
+    num_lost = 0
     for start, stop in blocks(episode.total_frames, size, depth):
+        if num_lost >= MOST_UNREADABLE:
+            yield start, given_up(episode, key, start)
+            return
         try:
             (found,) = episode.read({key: [(start, stop)]})[key]
             yield from enumerate(found, start)
         except EpisodeError:
-            yield from _one_by_one(episode, key, start, stop)
+            for row, data in _one_by_one(episode, key, start, stop):
+                num_lost += isinstance(data, Finding)
+                yield row, data
 
 
 def _one_by_one(
@@ -121,6 +143,12 @@ def _one_by_one(
             yield row, bytes(data)
         except EpisodeError as error:
             yield row, unreadable(episode, error, key, row, row + 1)
+
+
+def given_up(episode: ZarrEpisode, key: str, start: int, check: str = "unreadable") -> Finding:
+    """Return the finding for rows that are not looked at, as too many before can't be read."""
+    message = f"more than {MOST_UNREADABLE} parts before can't be read; the rest is not looked at"
+    return Finding(episode.name, check, message, key, start, episode.total_frames)
 
 
 def unreadable(
