@@ -6,8 +6,8 @@ import os
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -27,10 +27,11 @@ from egoloader.errors import (
     near_miss,
 )
 from egoloader.frameindex import Marks
-from egoloader.quarantine import BadSpan, add_spans
+from egoloader.peers import FrameSets, Peers
+from egoloader.quarantine import BadSpan, add_spans, check_file
 from egoloader.seeding import stream_key, uniforms
 
-__all__ = ["BadFramePolicy", "BadFrames", "FrameServer", "OnBadFrame", "Peers"]
+__all__ = ["BadFramePolicy", "BadFrames", "FrameServer", "OnBadFrame"]
 
 OnBadFrame = Literal["raise", "skip"]
 IntArray = npt.NDArray[np.int64]
@@ -61,6 +62,16 @@ class BadFramePolicy:
         """Whether other frames are served in the place of bad ones."""
         return self.on_bad_frame == "skip"
 
+    def located(self) -> BadFramePolicy:
+        """Return the policy with the place of the file fixed, whatever folder is entered later.
+
+        Raises:
+            SettingsError: the file can't be written to.
+        """
+        if self.bad_frames_file is None:
+            return self
+        return replace(self, bad_frames_file=check_file(self.bad_frames_file))
+
     def __post_init__(self) -> None:
         if self.on_bad_frame not in get_args(OnBadFrame):
             hint = near_miss(str(self.on_bad_frame), get_args(OnBadFrame))
@@ -74,31 +85,6 @@ class BadFramePolicy:
             raise SettingsError(
                 "bad_frames_file is for on_bad_frame: skip; leave it out, or set it"
             )
-
-
-class Peers(NamedTuple):
-    """Frames of which one may be served in the place of another: those of one embodiment.
-
-    Attributes:
-        name: of the embodiment.
-        starts: (n,) int64, the first index of each run of them.
-        bounds: (n,) int64, how many there are up to the end of each run.
-    """
-
-    name: str
-    starts: IntArray
-    bounds: IntArray
-
-    @property
-    def size(self) -> int:
-        """How many there are."""
-        return int(self.bounds[-1])
-
-    def at(self, place: int) -> int:
-        """Return the index of the one at a place among them."""
-        run = int(self.bounds.searchsorted(place, side="right"))
-        before = int(self.bounds[run - 1]) if run else 0
-        return int(self.starts[run]) + place - before
 
 
 class FrameServer(NamedTuple):
@@ -122,7 +108,7 @@ class _Met:
     Attributes:
         pid: the process.
         bad: indices.
-        by_peers: how many of them, by the name of their peers.
+        by_peers: those of them that were asked for, by the name of their peers.
         by_episode: how many of them, by episode.
         last: what is wrong with the newest.
     """
@@ -130,7 +116,7 @@ class _Met:
     pid: int = field(default_factory=os.getpid)
     lock: threading.Lock = field(default_factory=threading.Lock)
     bad: set[int] = field(default_factory=set)
-    by_peers: Counter[str] = field(default_factory=Counter)
+    by_peers: dict[str, set[int]] = field(default_factory=dict)
     by_episode: Counter[str] = field(default_factory=Counter)
     last: str = ""
 
@@ -138,21 +124,29 @@ class _Met:
 class BadFrames:
     """Serves batches of a dataset, with other frames in the place of bad ones.
 
-    Which one comes in a frame's place is drawn from all that a dataset has of the embodiment; it is
-    a function of seed, epoch, episode and frame, so that reading again gives the same. What was met
-    is counted by each process on its own.
+    Which one comes in a frame's place is drawn from all that a dataset has of the embodiment, or
+    from those of them that a sampler draws; it is a function of seed, epoch, episode and frame, so
+    that reading again gives the same. What was met is counted by each process on its own.
 
     Args:
         policy: with `on_bad_frame: skip`.
         seed: of the drawing.
+
+    Attributes:
+        sets: the indices that samplers draw.
     """
 
     def __init__(self, policy: BadFramePolicy, seed: int) -> None:
         self._policy, self._seed = policy, seed
+        self.sets = FrameSets()
+        self._within: dict[tuple[str, int], Peers] = {}
         self._met = _Met()
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return BadFrames, (self._policy, self._seed)
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_met": None, "_within": {}}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state, _met=_Met())
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -162,7 +156,12 @@ class BadFrames:
             return dict(sorted(met.by_episode.items()))
 
     def make_batch(
-        self, at: IntArray, marks: Marks, allocate: Allocate, server: FrameServer
+        self,
+        at: IntArray,
+        sets: Sequence[int],
+        marks: Marks,
+        allocate: Allocate,
+        server: FrameServer,
     ) -> Batch:
         """Return the batch of (B,) indices; samples in the place of others are marked.
 
@@ -179,8 +178,13 @@ class BadFrames:
         while True:
             for place in suspects:
                 epoch = marks.epochs[place]
-                while self._is_bad(int(at[place]), epoch, server):
-                    at[place] = self._draw(int(wanted[place]), epoch, attempts[place], server)
+                while self._is_bad(int(at[place]), sets[place], epoch, server):
+                    peers = self._peers(int(wanted[place]), sets[place], server)
+                    key = stream_key(
+                        "replacement", self._seed, epoch, *server.where(int(wanted[place]))
+                    )
+                    drawn = uniforms(key, 1, attempts[place]).item()
+                    at[place] = peers.at(int(drawn * peers.size))
                     attempts[place] += 1
                     is_replaced[place] = True
             try:
@@ -191,7 +195,7 @@ class BadFrames:
                 if not suspects or isinstance(error, LostEpisodeError):
                     raise  # each can be made on its own: no frame is to blame
 
-    def _is_bad(self, index: int, epoch: int, server: FrameServer) -> bool:
+    def _is_bad(self, index: int, number: int, epoch: int, server: FrameServer) -> bool:
         """Return whether a frame can't be served; the first time that it is met, note it."""
         error: EpisodeError | None = None
         if index not in self._here().bad:
@@ -205,14 +209,28 @@ class BadFrames:
                 self._note(index, met, server)
             else:
                 return False
-        self._check_limit(index, error, server)
+        self._check_limit(index, self._peers(index, number, server), error, server)
         return True
 
-    def _check_limit(self, index: int, error: EpisodeError | None, server: FrameServer) -> None:
+    def _peers(self, index: int, number: int, server: FrameServer) -> Peers:
+        """Return those of which one may take the place of an index, drawn among a set."""
+        peers = server.peers(index)
+        known = (peers.name, number)
+        if known not in self._within:
+            self._within[known] = self.sets.within(peers, number)
+        return self._within[known]
+
+    def _check_limit(
+        self, index: int, peers: Peers, error: EpisodeError | None, server: FrameServer
+    ) -> None:
         """Skip no frame any more when too many were met."""
-        (episode, frame), peers, met = server.where(index), server.peers(index), self._here()
-        num_bad = met.by_peers[peers.name]
+        met = self._here()
+        with met.lock:
+            bad = met.by_peers.setdefault(peers.name, set())
+            bad.add(index)
+            num_bad = len(bad)
         if num_bad > self._policy.max_bad_fraction * peers.size:
+            episode, frame = server.where(index)
             raise TooManyBadFramesError(
                 f"{num_bad} frames of {peers.size} were met that can't be served, more than "
                 f"max_bad_fraction = {self._policy.max_bad_fraction} allows; the last: {met.last}",
@@ -220,24 +238,17 @@ class BadFrames:
                 frame=frame,
             ) from error
 
-    def _draw(self, index: int, epoch: int, attempt: int, server: FrameServer) -> int:
-        """Return the index that comes in the place of another."""
-        key = stream_key("replacement", self._seed, epoch, *server.where(index))
-        peers = server.peers(index)
-        return peers.at(int(uniforms(key, 1, attempt).item() * peers.size))
-
     def _note(self, index: int, error: EpisodeError, server: FrameServer) -> None:
-        (episode, frame), peers, met = server.where(index), server.peers(index), self._here()
+        (episode, frame), met = server.where(index), self._here()
         with met.lock:
             if index in met.bad:
                 return  # another thread was faster
+            if self._policy.bad_frames_file is not None:
+                add_spans(self._policy.bad_frames_file, [_span(episode, frame, error)])
             met.bad.add(index)
-            met.by_peers[peers.name] += 1
             met.by_episode[episode] += 1
             met.last = str(error)
             is_first = met.by_episode[episode] == 1
-            if self._policy.bad_frames_file is not None:
-                add_spans(self._policy.bad_frames_file, [_span(episode, frame, error)])
         if is_first:
             warnings.warn(
                 f"episode {episode!r}, frame {frame}: another frame is served in its place, and in "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -49,6 +49,10 @@ class ListedFrames(Protocol):
 
 class FrameSource(ListedFrames, Protocol):
     """A dataset over whole episodes."""
+
+    def draw_among(self, indices: Iterable[int]) -> int:
+        """Take in which indices are drawn; see `FrameDataset`."""
+        ...
 
     def open_each(self) -> Iterator[ZarrEpisode]:
         """Open one episode after the other, in the same order."""

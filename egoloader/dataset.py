@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import operator
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import Dataset
 
-from egoloader.assembly import fresh_memory, make_batch
-from egoloader.badframes import BadFramePolicy, BadFrames, FrameServer, OnBadFrame, Peers
+from egoloader.assembly import make_batch
+from egoloader.badframes import BadFramePolicy, OnBadFrame
 from egoloader.batch import Allocate, Batch
 from egoloader.cache import CACHE_BYTES, ByteCache
 from egoloader.catalog import Split
 from egoloader.episode import ZarrEpisode
-from egoloader.errors import (
-    EpisodeFormatError,
-    FrameIndexError,
-    IndexKindError,
-    SettingsError,
-    near_miss,
-)
-from egoloader.frameindex import Marks, marks_of
+from egoloader.errors import EpisodeFormatError, SettingsError, near_miss
+from egoloader.framedata import FrameDataset
+from egoloader.frameindex import Marks, check_indices
 from egoloader.gathering import (
     Choice,
     EpisodeRecord,
@@ -33,13 +26,14 @@ from egoloader.gathering import (
     gather,
     spared_frames,
     warn_of_assumed_fps,
+    warn_of_nothing,
 )
 from egoloader.guard import MissingChunks
 from egoloader.handles import OpenEpisodes
 from egoloader.keymap import KeyMap
+from egoloader.peers import Peers
 from egoloader.quarantine import load_quarantine
 from egoloader.sample import ImageDtype, MixedSizes, Sample, SampleMaker, SampleSettings
-from egoloader.sharedmemory import check_worker
 
 __all__ = ["MultiDataset", "ZarrDataset"]
 
@@ -50,7 +44,7 @@ Transforms = Sequence[Callable[[Sample], Sample]]
 MAX_OPEN_EPISODES = 64
 
 
-class ZarrDataset(Dataset[Sample]):
+class ZarrDataset(FrameDataset):
     """The frames of one episode, as samples.
 
     A sample is a dict: the keymap's entries in its order, masks behind their entries, then `fps`
@@ -81,7 +75,9 @@ class ZarrDataset(Dataset[Sample]):
         seed: of `sample_seed`, and of what comes in the place of bad frames.
         quarantine: a file of frames that are not to be served; indices pass over them.
         on_bad_frame: what becomes of frames that can't be read or decoded: `raise`, or `skip`,
-            which serves a frame drawn from all others in the place of each. Samples then have
+            which serves a frame drawn from all others in the place of each: those that the
+            `EpisodePoolSampler` draws, or of the `Subset` that an `EpisodeLoader` reads, where
+            there is one. Any other loader's `Subset` is not known here. Samples then have
             `is_replaced` (bool); a warning comes once an episode, and `bad_frames` counts.
         max_bad_fraction: share of the frames that may be skipped; with more, an error comes.
         bad_frames_file: a quarantine file to which those that are met are added.
@@ -117,9 +113,9 @@ class ZarrDataset(Dataset[Sample]):
         cache = ByteCache(cache_bytes)
         self.episode = ZarrEpisode(path, missing_chunks=missing_chunks, cache=cache)
         self._maker = SampleMaker(self.episode, keymap, settings)
-        self.spared = {} if quarantine is None else _spared_of_one(self._maker, quarantine)
+        spared = {} if quarantine is None else _spared_of_one(self._maker, quarantine)
+        super().__init__(spared, policy, seed)
         self._frames = self.spared.get(self.episode.name)
-        self._bad = BadFrames(policy, seed) if policy.skips else None
         warn_of_assumed_fps([self.episode.name] if self.episode.fps_assumed else [])
 
     @property
@@ -132,53 +128,14 @@ class ZarrDataset(Dataset[Sample]):
         """What `sample_seed` goes by."""
         return self._maker.settings.seed
 
-    @property
-    def bad_frames(self) -> Mapping[str, int]:
-        """The bad frames that this process has skipped, by the episode's name."""
-        return {} if self._bad is None else self._bad.counts
-
     def frames_by_episode(self) -> list[tuple[str, int]]:
         """Return the episode's name, and how many frames of it are served."""
-        return [(self.episode.name, len(self))]
+        frames = self.episode.total_frames if self._frames is None else len(self._frames)
+        return [(self.episode.name, frames)]
 
     def open_each(self) -> Iterator[ZarrEpisode]:
         """Yield the episode."""
         yield self.episode
-
-    def __len__(self) -> int:
-        return self.episode.total_frames if self._frames is None else len(self._frames)
-
-    def __getitem__(self, index: int) -> Sample:
-        """Return one sample; a negative index counts from the end.
-
-        Raises:
-            FrameIndexError: the index is outside the dataset.
-            EpisodeError: the sample can't be made.
-        """
-        return self.make_batch([index], fresh_memory)[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """Return the samples of many indices, in their order, repeats included.
-
-        All of them are planned together: one read per array, each JPEG decoded once.
-
-        Raises:
-            FrameIndexError: an index is outside the dataset.
-            EpisodeError: a sample can't be made.
-        """
-        batch = self.make_batch(indices, fresh_memory)
-        check_worker(batch.num_bytes)
-        return batch
-
-    def make_batch(self, indices: Sequence[int], allocate: Allocate) -> Batch:
-        """Return `__getitems__` in memory from `allocate`."""
-        at = _check_indices(indices, len(self))
-        if not len(at):
-            return Batch.of_samples([])
-        if self._bad is None:
-            return self._serve(at, marks_of(indices), allocate)
-        server = FrameServer(self._serve, self._where, self._peers)
-        return self._bad.make_batch(at, marks_of(indices), allocate, server)
 
     def _serve(self, at: IntArray, marks: Marks, allocate: Allocate) -> Batch:
         frames = at if self._frames is None else self._frames[at]
@@ -191,7 +148,7 @@ class ZarrDataset(Dataset[Sample]):
         return Peers(self.episode.embodiment, np.zeros(1, np.int64), np.array([len(self)]))
 
 
-class MultiDataset(Dataset[Sample]):
+class MultiDataset(FrameDataset):
     """The frames of many episodes, one after the other; made with `MultiDataset.from_folder`.
 
     Index memory grows with the number of episodes, not of frames; at most `MAX_OPEN_EPISODES` are
@@ -220,14 +177,14 @@ class MultiDataset(Dataset[Sample]):
         spared: Mapping[str, IntArray] | None = None,
         policy: BadFramePolicy | None = None,
     ) -> None:
+        super().__init__(spared or {}, policy or BadFramePolicy(), settings.seed)
         self.folder, self.episodes = folder.absolute(), tuple(episodes)
-        self.spared, self._policy = dict(spared or {}), policy or BadFramePolicy()
-        self._bad = BadFrames(self._policy, settings.seed) if self._policy.skips else None
         self.keymaps, self.settings = dict(keymaps), settings
         self._missing_chunks = missing_chunks
         self._cache = ByteCache() if cache is None else cache
         lengths = np.array([frames for _, frames in self.frames_by_episode()], dtype=np.int64)
         self._bounds = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+        self._peers_of: dict[str, Peers] = {}
         self._handles: dict[int, OpenEpisodes] = {}
         self._warned_keys: set[str] = set()
 
@@ -301,11 +258,6 @@ class MultiDataset(Dataset[Sample]):
         )
 
     @property
-    def bad_frames(self) -> Mapping[str, int]:
-        """Per episode, the bad frames that this process has skipped."""
-        return {} if self._bad is None else self._bad.counts
-
-    @property
     def embodiments(self) -> tuple[str, ...]:
         """The embodiments among the episodes, sorted."""
         return tuple(sorted({episode.embodiment for episode in self.episodes}))
@@ -362,7 +314,7 @@ class MultiDataset(Dataset[Sample]):
         Raises:
             FrameIndexError: the index is outside the dataset.
         """
-        at = int(_check_indices([index], len(self))[0])
+        at = int(check_indices([index], len(self))[0])
         number = int(np.searchsorted(self._bounds, at, side="right")) - 1
         record, frame = self.episodes[number], at - int(self._bounds[number])
         spared = self.spared.get(record.name)
@@ -370,38 +322,6 @@ class MultiDataset(Dataset[Sample]):
 
     def __len__(self) -> int:
         return int(self._bounds[-1])
-
-    def __getitem__(self, index: int) -> Sample:
-        """Return one sample; a negative index counts from the end.
-
-        Raises:
-            FrameIndexError: the index is outside the dataset.
-            EpisodeError: the sample can't be made.
-        """
-        return self.make_batch([index], fresh_memory)[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """Return the samples of many indices, in their order, repeats included.
-
-        The frames of one episode are planned together: one read per array, each JPEG decoded once.
-
-        Raises:
-            FrameIndexError: an index is outside the dataset.
-            EpisodeError: a sample can't be made.
-        """
-        batch = self.make_batch(indices, fresh_memory)
-        check_worker(batch.num_bytes)
-        return batch
-
-    def make_batch(self, indices: Sequence[int], allocate: Allocate) -> Batch:
-        """Return `__getitems__` in memory from `allocate`."""
-        at = _check_indices(indices, len(self))
-        if not len(at):
-            return Batch.of_samples([])
-        if self._bad is None:
-            return self._serve(at, marks_of(indices), allocate)
-        server = FrameServer(self._serve, self._where, self._peers)
-        return self._bad.make_batch(at, marks_of(indices), allocate, server)
 
     def _serve(self, at: IntArray, marks: Marks, allocate: Allocate) -> Batch:
         episodes = self._bounds.searchsorted(at, side="right") - 1
@@ -420,9 +340,11 @@ class MultiDataset(Dataset[Sample]):
 
     def _peers(self, index: int) -> Peers:
         embodiment = self.locate(index)[0].embodiment
-        numbers = [n for n, one in enumerate(self.episodes) if one.embodiment == embodiment]
-        starts, stops = self._bounds[numbers], self._bounds[np.array(numbers) + 1]
-        return Peers(embodiment, starts, np.cumsum(stops - starts))
+        if embodiment not in self._peers_of:
+            numbers = [n for n, one in enumerate(self.episodes) if one.embodiment == embodiment]
+            starts, stops = self._bounds[numbers], self._bounds[np.array(numbers) + 1]
+            self._peers_of[embodiment] = Peers(embodiment, starts, np.cumsum(stops - starts))
+        return self._peers_of[embodiment]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handles": {}, "_warned_keys": set()}
@@ -456,29 +378,6 @@ class MultiDataset(Dataset[Sample]):
         return SampleMaker(episode, self.keymaps[record.embodiment], self.settings)
 
 
-def _whole(index: object) -> int:
-    try:
-        return operator.index(index)  # type: ignore[arg-type]
-    except TypeError as error:
-        hint = ""
-        if isinstance(index, list):
-            hint = "; many are asked for by __getitems__, and an EpisodePoolSampler, which yields "
-            hint += "batches, is DataLoader's batch_sampler, not its sampler"
-        raise IndexKindError(f"an index is a whole number, got {index!r:.60}{hint}") from error
-
-
-def _check_indices(indices: Sequence[int], length: int) -> IntArray:
-    if not isinstance(indices, Sized):
-        raise SettingsError(f"a batch is a list of indices, got {indices!r}")
-    checked = np.empty(len(indices), dtype=np.int64)
-    for place, index in enumerate(indices):
-        number = _whole(index)
-        if not -length <= number < length:
-            raise FrameIndexError(f"index {number} is outside a dataset of {length} frames")
-        checked[place] = number % length
-    return checked
-
-
 def _spared_of_one(maker: SampleMaker, quarantine: str | os.PathLike[str]) -> dict[str, IntArray]:
     """Return the frames that a quarantine leaves of an episode, whatever folder its names are of.
 
@@ -486,6 +385,7 @@ def _spared_of_one(maker: SampleMaker, quarantine: str | os.PathLike[str]) -> di
     """
     path = f"/{maker.episode.path.absolute().as_posix()}"
     spans = [one for one in load_quarantine(quarantine) if path.endswith(f"/{one.episode}")]
+    warn_of_nothing(quarantine, maker.episode, spans)
     frames = spared_frames(maker, spans)
     if maker.total_frames and not len(frames):
         raise SettingsError(

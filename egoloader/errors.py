@@ -31,6 +31,7 @@
     EgoloaderWarning (UserWarning)
     ├── AssumedFpsWarning                     an episode without `fps`
     ├── BadFrameWarning                       other frames are served in the place of bad ones
+    ├── QuarantineWarning                     a quarantine's entries name what is not there
     ├── SharedMemoryWarning                   too little of it for the batches of workers
     ├── MissingChunkWarning                   missing chunks served as fill values, as asked
     └── NonFiniteWarning                      NaN or inf handed to the writer
@@ -69,6 +70,7 @@ __all__ = [
     "MissingKeyError",
     "NonFiniteWarning",
     "PlanError",
+    "QuarantineWarning",
     "ReadError",
     "ResumeError",
     "RowRangeError",
@@ -239,6 +241,10 @@ class AssumedFpsWarning(EgoloaderWarning):
 
 class BadFrameWarning(EgoloaderWarning):
     """Frames of an episode can't be read or decoded, and others are served in their place."""
+
+
+class QuarantineWarning(EgoloaderWarning):
+    """A quarantine file has entries that leave out nothing, as what they name is not there."""
 
 
 class MissingChunkWarning(EgoloaderWarning):

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from egoloader.catalog import Split, find_episodes, keep_share, matches, split_episodes
-from egoloader.episode import TIMESTAMP, ZarrEpisode
-from egoloader.errors import AssumedFpsWarning, SettingsError, near_miss
+from egoloader.episode import ANNOTATIONS, TIMESTAMP, ZarrEpisode
+from egoloader.errors import AssumedFpsWarning, QuarantineWarning, SettingsError, near_miss
 from egoloader.guard import MissingChunks
 from egoloader.keymap import KeyMap
 from egoloader.quarantine import BadSpan, check_names, load_quarantine, spans_by_episode
@@ -28,6 +28,7 @@ __all__ = [
     "gather",
     "spared_frames",
     "warn_of_assumed_fps",
+    "warn_of_nothing",
 ]
 
 IntArray = npt.NDArray[np.int64]
@@ -108,17 +109,18 @@ def gather(
     if not matching:
         _check_filters(choice.filters or {}, root, [name for name in found if name not in gone])
         raise SettingsError(_nothing_left(root, len(found), choice))
+    matching = {
+        name: episode
+        for name, episode in matching.items()
+        if not _is_lost(bad.get(name, ()), keymap, episode, settings)
+    }
     kept = keep_share(list(matching), percent=choice.percent, seed=choice.seed)
     episodes = [matching[name] for name in kept]
-    keymaps = _keymaps_by_embodiment(keymap, [episode.embodiment for episode in episodes])
-    # An array that is bad as a whole may be one that no sample maker takes.
-    episodes = [
-        one
-        for one in episodes
-        if not _has_whole(bad.get(one.name, ()), _arrays_of(keymaps[one.embodiment]))
-    ]
     if not episodes:
         raise SettingsError(_nothing_left(root, len(found), choice))
+    keymaps = _keymaps_by_embodiment(keymap, [episode.embodiment for episode in episodes])
+    for one in episodes:
+        warn_of_nothing(choice.quarantine, one, bad.get(one.name, ()))
     spared: dict[str, IntArray] = {}
     for episode in episodes:
         maker = SampleMaker(episode, keymaps[episode.embodiment], settings)
@@ -150,8 +152,41 @@ def _has_whole(spans: Sequence[BadSpan], keys: Set[str | None]) -> bool:
     return any(span.is_whole and span.key in keys for span in spans)
 
 
-def _arrays_of(keymap: KeyMap) -> set[str | None]:
-    return {TIMESTAMP, *(spec.zarr_key for spec in keymap.values())}
+def _is_lost(
+    spans: Sequence[BadSpan],
+    keymap: KeyMap | Mapping[str, KeyMap],
+    episode: ZarrEpisode,
+    settings: SampleSettings,
+) -> bool:
+    """Return whether an array is bad as a whole without which the episode can't be opened.
+
+    No sample maker might take such an array.
+    """
+    its = keymap if isinstance(keymap, KeyMap) else keymap.get(episode.embodiment)
+    if its is None:
+        return False  # no keymap for it, which is refused where the episode is kept
+    read = {TIMESTAMP, *(spec.zarr_key for spec in its.values())}
+    return _has_whole(spans, read | ({ANNOTATIONS} if settings.annotation_cutoff else set()))
+
+
+def warn_of_nothing(
+    path: str | os.PathLike[str] | None, episode: ZarrEpisode, spans: Sequence[BadSpan]
+) -> None:
+    """Warn of a quarantine's entries that leave out nothing of an episode."""
+    for span in spans:
+        problem = ""
+        if span.start >= episode.total_frames:
+            problem = f"starts at frame {span.start} of {episode.total_frames}"
+        elif span.key is not None and span.key not in episode.keys:
+            problem = f"is of key {span.key!r}, which is not there; "
+            problem += near_miss(span.key, episode.keys)
+        if problem:
+            warnings.warn(
+                f"the quarantine file {path}: an entry of episode {episode.name!r} {problem}",
+                QuarantineWarning,
+                stacklevel=4,
+            )
+            return
 
 
 def _quarantined(

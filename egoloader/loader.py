@@ -17,7 +17,7 @@ from egoloader.buffers import Buffers, cuda_fence, no_fence
 from egoloader.collation import collate
 from egoloader.columns import ListedFrames, digest_of
 from egoloader.errors import SettingsError, check_whole
-from egoloader.frameindex import FrameIndex
+from egoloader.frameindex import FrameIndex, check_indices
 from egoloader.inorder import InOrder
 from egoloader.order import OrderSettings
 from egoloader.sampler import EpisodePoolSampler, PositionedSampler, pooled_indices
@@ -48,6 +48,10 @@ def default_threads() -> int:
 
 class BatchMaker(ListedFrames, Protocol):
     """What a loader asks for batches: `ZarrDataset` and `MultiDataset`."""
+
+    def draw_among(self, indices: Iterable[int]) -> int:
+        """Take in which indices are drawn; see `FrameDataset`."""
+        ...
 
     def make_batch(self, indices: Sequence[int], allocate: Allocate) -> Batch:
         """Return the samples of many indices, in memory from `allocate`."""
@@ -225,12 +229,21 @@ class _SubsetMaker:
 
     def __init__(self, subset: Subset[Any]) -> None:
         self._inner, self._indices = _batch_maker(subset.dataset), subset.indices
+        self._among = self.draw_among(range(len(self)))
 
     def __len__(self) -> int:
         return len(self._indices)
 
     def make_batch(self, indices: Sequence[int], allocate: Allocate) -> Batch:
-        return self._inner.make_batch([self._index(index) for index in indices], allocate)
+        wanted: list[int] = []
+        for index, inner in zip(indices, self._at(indices).tolist(), strict=True):
+            given = index if isinstance(index, FrameIndex) else FrameIndex(index)
+            wanted.append(given.at(inner, self._among))
+        return self._inner.make_batch(wanted, allocate)
+
+    def draw_among(self, indices: Iterable[int]) -> int:
+        """See `FrameDataset`."""
+        return self._inner.draw_among(self._at(list(indices)).tolist())
 
     @property
     def seed(self) -> int:
@@ -246,9 +259,9 @@ class _SubsetMaker:
         inner = [served, list(map(int, self._indices))]
         return [(f"subset {stream_key(ascii(inner)):x}", len(self))]
 
-    def _index(self, index: int) -> int:
-        inner = self._indices[index]
-        return index.at(inner) if isinstance(index, FrameIndex) else inner
+    def _at(self, indices: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Return where indices stand in the dataset within."""
+        return check_indices([self._indices[index] for index in indices], len(self._inner))
 
 
 def _batch_maker(dataset: Any) -> BatchMaker:

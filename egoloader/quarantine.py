@@ -11,17 +11,19 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from egoloader.errors import SettingsError, check_whole, near_miss
+from egoloader.errors import QuarantineWarning, SettingsError, check_whole, near_miss
 
 __all__ = [
     "BadSpan",
     "add_spans",
+    "check_file",
     "check_names",
     "load_quarantine",
     "merge_spans",
@@ -110,10 +112,29 @@ def add_spans(path: str | os.PathLike[str], spans: Iterable[BadSpan]) -> None:
             known = load_quarantine(target) if target.exists() else ()
             merged = merge_spans([*known, *spans])
             draft = target.with_name(f".{target.name}.{os.getpid()}.partial")
-            draft.write_text(json.dumps([asdict(span) for span in merged], indent=1) + "\n")
+            text = json.dumps([asdict(span) for span in merged], indent=1) + "\n"
+            if len(text) > MAX_BYTES:
+                raise SettingsError(
+                    f"the quarantine file {path} would be larger than {MAX_BYTES} bytes; merge or "
+                    "drop entries, or leave whole episodes out"
+                )
+            draft.write_text(text)
             draft.replace(target)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a path that can be none is a ValueError
+        if isinstance(error, SettingsError):
+            raise
         raise SettingsError(f"the quarantine file {path} can't be written: {error}") from error
+
+
+def check_file(path: str | os.PathLike[str]) -> Path:
+    """Check that spans can be added to a quarantine file; return its absolute path.
+
+    Raises:
+        SettingsError: it can't be written to, or what is there is no quarantine file.
+    """
+    target = Path(path).absolute()
+    add_spans(target, [])
+    return target
 
 
 def merge_spans(spans: Iterable[BadSpan]) -> list[BadSpan]:
@@ -141,17 +162,26 @@ def spans_by_episode(spans: Iterable[BadSpan]) -> dict[str, list[BadSpan]]:
 def check_names(
     path: str | os.PathLike[str], spans: Sequence[BadSpan], names: Iterable[str]
 ) -> None:
-    """Refuse a quarantine file of another folder: one that names none of the episodes.
+    """Refuse a quarantine file of another folder, and warn of episodes that are not there.
 
     Raises:
-        SettingsError: it names none.
+        SettingsError: it names none of the episodes.
     """
     known = set(names)
-    if spans and not any(span.episode in known for span in spans):
+    unknown = list(dict.fromkeys(span.episode for span in spans if span.episode not in known))
+    if not unknown:
+        return
+    hint = f"{unknown[0]!r} is not there, {near_miss(unknown[0], known)}"
+    if not any(span.episode in known for span in spans):
         raise SettingsError(
-            f"the quarantine file {path} names none of the folder's episodes: "
-            f"{spans[0].episode!r} is not there, {near_miss(spans[0].episode, known)}"
+            f"the quarantine file {path} names none of the folder's episodes: {hint}"
         )
+    warnings.warn(
+        f"the quarantine file {path} names {len(unknown)} episodes that are not in the folder: "
+        f"{hint}",
+        QuarantineWarning,
+        stacklevel=5,
+    )
 
 
 def _touches(last: BadSpan, span: BadSpan) -> bool:

@@ -144,6 +144,9 @@ class Kind:
     pixels: tuple[Field, ...] = ()
 
 
+#: Frames that are looked at for the size of a camera that nothing declares.
+_SIZED_ROWS = 64
+
 #: The kinds that this process holds, by what makes them differ.
 _KINDS: weakref.WeakValueDictionary[Hashable, Kind] = weakref.WeakValueDictionary()
 
@@ -356,7 +359,26 @@ class SampleMaker:
             return feature.shape[0], feature.shape[1]
         if spec.shape is not None:
             return spec.shape[0], spec.shape[1]
+        if self.settings.marks_replaced:
+            # Others come in the place of bad frames: which ones are may not depend on the order.
+            return self._first_size(spec.zarr_key)
         return jpeg_size(data, episode=self.episode.name, key=spec.zarr_key, frame=frame)
+
+    def _first_size(self, key: str) -> tuple[int, int]:
+        """Return the (height, width) of a camera's first frame that can be read.
+
+        Raises:
+            EpisodeError: it is not among the first ones.
+        """
+        last: EpisodeError | None = None
+        for row in range(min(self.total_frames, _SIZED_ROWS)):
+            try:
+                ((data,),) = self.episode.read({key: [(row, row + 1)]})[key]
+                return jpeg_size(bytes(data), episode=self.name, key=key, frame=row)
+            except EpisodeError as error:
+                last = error
+        assert last is not None
+        raise last
 
 
 _CONTEXT = (

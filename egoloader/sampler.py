@@ -74,14 +74,15 @@ class PositionedSampler(Sampler[Indices]):
 
     Args:
         order: what the batches are.
+        among: the set of indices that they are, as the dataset numbers it; 0 for all.
 
     Attributes:
         epoch: the running epoch.
         done: its batches that were handed out.
     """
 
-    def __init__(self, order: IndexOrder) -> None:
-        self._order = order
+    def __init__(self, order: IndexOrder, among: int = 0) -> None:
+        self._order, self._among = order, among
         self.epoch, self.done = 0, 0
         self._begun, self._drawn = (0, 0), 0  # where the newest iterator began; its batches since
         self._newest = 0
@@ -203,7 +204,9 @@ class PositionedSampler(Sampler[Indices]):
     def _batches_of(self, epoch: int, done: int) -> Iterator[Indices]:
         for indices, repeats in self._order.batches(epoch, done):
             real = len(indices) - repeats
-            yield [FrameIndex(i, epoch, n >= real) for n, i in enumerate(indices.tolist())]
+            yield [
+                FrameIndex(i, epoch, n >= real, self._among) for n, i in enumerate(indices.tolist())
+            ]
 
     def _handed_out(self, number: int) -> Iterator[Indices]:
         for batch in self.upcoming():
@@ -280,6 +283,7 @@ class EpisodePoolSampler(PositionedSampler):
             byte_sizes = stored_bytes(data)
         roster = Roster(frames, byte_sizes)
         order: Order
+        column = None
         if weights is None:
             order = PoolOrder(roster, settings, rank, world_size)
         else:
@@ -287,7 +291,10 @@ class EpisodePoolSampler(PositionedSampler):
             order = WeightedOrder(roster, column, settings, rank, world_size)
         self._indexed = _Indexed(order, data, roster.ids, kept)
         self._pool_size, self._data = pool_size, _described(data)
-        super().__init__(self._indexed)
+        among = 0
+        if frame_filter is not None or weights is not None:
+            among = data.draw_among(self._indexed.drawn(roster.lengths, column))
+        super().__init__(self._indexed, among)
 
     def check_data(self, data: ListedFrames) -> None:
         """Refuse to be asked for indices of other data than the sampler was made of.
@@ -361,6 +368,22 @@ class _Indexed:
             "quarantine": digest_of(data.spared),
             "the data's seed": data.seed,
         }
+
+    def drawn(self, lengths: IntArray, weights: npt.NDArray[np.float64] | None) -> IntArray:
+        """Return the indices that may be drawn: (n,) int64.
+
+        Args:
+            lengths: (e,) int64, drawn frames of each episode.
+            weights: of all their frames, one behind the other; those of 0 are never drawn.
+        """
+        parts = [
+            start + self._kept.get(number, np.arange(length))
+            for number, (start, length) in enumerate(
+                zip(self._starts.tolist(), lengths.tolist(), strict=True)
+            )
+        ]
+        indices = np.concatenate(parts)
+        return indices if weights is None else indices[weights > 0]
 
     def fingerprint(self) -> Mapping[str, Any]:
         return {**self._order.fingerprint(), **self._digests}

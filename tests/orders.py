@@ -183,6 +183,10 @@ class Listed:
     def frames_by_episode(self) -> list[tuple[str, int]]:
         return list(self.listed)
 
+    def draw_among(self, indices: Iterable[int]) -> int:
+        self.drawn = list(indices)
+        return 0
+
     def open_each(self) -> Iterator[Any]:
         for name, frames in self.listed:
             yield SimpleNamespace(name=name, total_frames=frames)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from egoloader import EpisodeLoader, MultiDataset, ZarrDataset, collate
-from egoloader.badframes import Peers
 from egoloader.frameindex import FrameIndex
+from egoloader.peers import Peers
 from tests.children import in_a_fork
 from tests.damage import (
     BAD,

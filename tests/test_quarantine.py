@@ -17,9 +17,7 @@ from egoloader import (
     ZarrDataset,
     quarantine,
 )
-from egoloader.errors import (
-    SettingsError,
-)
+from egoloader.errors import QuarantineWarning, SettingsError
 from egoloader.quarantine import BadSpan, add_spans, load_quarantine, merge_spans
 from tests.damage import write_list
 from tests.soak.recordings import KEYMAP, write_recordings
@@ -183,9 +181,42 @@ def test_a_file_of_another_folder_is_refused(recordings: Path, tmp_path: Path) -
     file = write_list(tmp_path / "bad.json", {"episode": "amr_1.zarr"}, {"episode": "x"})
     with pytest.raises(SettingsError, match=r"none of the folder's .*did you mean 'arm_1\.zarr'"):
         MultiDataset.from_folder(recordings, KEYMAP, quarantine=file)
-    write_list(file, {"episode": "x"}, {"episode": "arm_1.zarr", "end": 2})
-    assert len(MultiDataset.from_folder(recordings, KEYMAP, quarantine=file)) == 5
+    write_list(file, {"episode": "amr_1.zarr"}, {"episode": "x"})
+    add_spans(file, [BadSpan("arm_1.zarr", 0, 2)])
+    with pytest.warns(
+        QuarantineWarning, match=r"2 episodes .*'amr_1\.zarr' is .*mean 'arm_1\.zarr'"
+    ):
+        assert len(MultiDataset.from_folder(recordings, KEYMAP, quarantine=file)) == 5
     assert len(MultiDataset.from_folder(recordings, KEYMAP, quarantine=write_list(file))) == 7
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"start": 9}, r"'arm_1\.zarr' starts at frame 9 of 3"),
+        ({"key": "jonts"}, r"of key 'jonts', which is not there; did you mean"),
+    ],
+)
+def test_entries_that_leave_out_nothing_are_named(
+    recordings: Path, tmp_path: Path, entry: dict[str, Any], words: str
+) -> None:
+    file = write_list(tmp_path / "bad.json", {"episode": "arm_1.zarr", **entry})
+    with pytest.warns(QuarantineWarning, match=words):
+        md = MultiDataset.from_folder(recordings, KEYMAP, quarantine=file)
+    assert len(md) == 7
+    with pytest.warns(QuarantineWarning, match=words):
+        ZarrDataset(recordings / "arm_1.zarr", KEYMAP, quarantine=file)
+
+
+def test_a_share_is_taken_of_what_is_not_in_quarantine(recordings: Path, tmp_path: Path) -> None:
+    for number in range(2):
+        file = write_list(
+            tmp_path / f"{number}.json", {"episode": f"arm_{number}.zarr", "key": "joints"}
+        )
+        for seed in range(6):
+            options: Any = {"percent": 50, "seed": seed, "quarantine": file}
+            (left,) = MultiDataset.from_folder(recordings, KEYMAP, **options).episodes
+            assert left.name == f"arm_{1 - number}.zarr"
 
 
 def add_twenty(file: Path, number: int, barrier: Any) -> None:

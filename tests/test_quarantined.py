@@ -144,6 +144,7 @@ bad_of = st.lists(
 )
 
 
+@pytest.mark.filterwarnings("ignore::egoloader.errors.QuarantineWarning")
 @settings(deadline=None, max_examples=120)
 @given(entries=entries_of, spans=bad_of, cutoff=st.booleans(), data=st.data())
 def test_a_frame_is_served_if_its_windows_touch_nothing_bad(
