@@ -22,16 +22,19 @@ class LoaderTelemetry(lightning.Callback):
     - `data/wait`: share of the time that this process waited for its batches, 0 to 1;
     - `data/episodes`: distinct episodes of a batch;
     - `data/pool`: resident episodes, as a share of the pools' sizes, 0 to 1;
-    - `data/bytes`: bytes that this process read a sample, metadata left out.
+    - `data/bytes`: bytes that this process read a sample, metadata left out;
+    - `data/replaced`: share of the samples that are there in the place of bad frames, 0 to 1, where
+      `on_bad_frame: skip` asks for them.
 
     All are means over the running epoch, but for the pool's, which is of the moment. The first step
-    is left out, in which threads start, and the clock stands still during validation. The last
-    two, and the wait, need an `EpisodeDataModule` as the trainer's. Batches that are not
-    egoloader's are passed over.
+    is left out, in which threads start, and the clock stands still during validation. Pool, bytes
+    and wait need an `EpisodeDataModule` as the trainer's. Batches that are not egoloader's are
+    passed over.
     """
 
     def __init__(self) -> None:
         self._frames = self._episodes = self._batches = 0
+        self._replaced: Any = None  # on the batches' device, which is not waited for
         self._since: float | None = None
         self._stopped: float | None = None
         self._load = _NO_LOAD
@@ -47,7 +50,7 @@ class LoaderTelemetry(lightning.Callback):
     ) -> None:
         """Start counting anew."""
         self._frames = self._episodes = self._batches = 0
-        self._since, self._stopped = None, None
+        self._replaced = self._since = self._stopped = None
 
     def on_validation_start(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
@@ -88,6 +91,10 @@ class LoaderTelemetry(lightning.Callback):
             self._frames += len(frames["frame_index"])
             self._episodes += len(set(frames["episode"]))
             self._batches += 1
+            if "is_replaced" in frames:
+                self._replaced = frames["is_replaced"].sum() + (
+                    0 if self._replaced is None else self._replaced
+                )
         if not self._frames:
             return
         seconds = max(now - self._since, 1e-9)
@@ -95,7 +102,9 @@ class LoaderTelemetry(lightning.Callback):
         if load is not _NO_LOAD:
             rates["data/wait"] = (load.waited - self._load.waited) / seconds
         pl_module.log_dict(rates, prog_bar=True, on_step=True, batch_size=1)
-        details = {"data/episodes": self._episodes / self._batches}
+        details: dict[str, Any] = {"data/episodes": self._episodes / self._batches}
+        if self._replaced is not None:
+            details["data/replaced"] = self._replaced / self._frames
         if load is not _NO_LOAD:
             details["data/pool"] = load.pool_occupancy
             details["data/bytes"] = (load.bytes_read - self._load.bytes_read) / self._frames

@@ -189,3 +189,35 @@ def test_batches_of_others_are_passed_over() -> None:
     for batch in ([{"frame_index": [1]}], {"x": 3}, (1, 2)) * 2:
         telemetry.on_train_batch_end(trainer, module, None, batch, 0)
     assert not module.names
+
+
+def test_the_share_of_samples_in_the_place_of_bad_ones(clock: Clock) -> None:
+    telemetry, log = LoaderTelemetry(), Shares()
+    marks = {"arm": [[1, 1, 0], [1, 0, 0], [0, 0, 0]], "leg": [[1, 1], [0, 1], [0, 0]]}
+    for epoch in range(2):
+        telemetry.on_train_epoch_start(ALONE, log)
+        for step in range(3):
+            clock.now += 1
+            batch = {
+                name: {
+                    "frame_index": list(steps[step]),
+                    "episode": ["e"] * len(steps[step]),
+                    "is_replaced": torch.tensor(steps[step], dtype=torch.bool),
+                }
+                for name, steps in marks.items()
+            }
+            telemetry.on_train_batch_end(ALONE, log, None, batch, step)
+        # The first step is left out.
+        assert log.shares == [2 / 5, 2 / 10] * (epoch + 1)
+
+
+class Shares(Log):
+    """Keeps the shares of samples that are replaced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares: list[float] = []
+
+    def log_dict(self, values: dict[str, Any], **options: Any) -> None:
+        super().log_dict(values, **options)
+        self.shares += [round(float(v), 6) for k, v in values.items() if k == "data/replaced"]
