@@ -119,12 +119,11 @@ def gather(
     if not episodes:
         raise SettingsError(_nothing_left(root, len(found), choice))
     keymaps = _keymaps_by_embodiment(keymap, [episode.embodiment for episode in episodes])
-    for one in episodes:
-        warn_of_nothing(choice.quarantine, one, bad.get(one.name, ()))
     spared: dict[str, IntArray] = {}
     for episode in episodes:
-        maker = SampleMaker(episode, keymaps[episode.embodiment], settings)
-        frames = spared_frames(maker, bad.get(episode.name, ()))
+        spans = bad.get(episode.name, ())
+        warn_of_nothing(choice.quarantine, episode, spans)
+        frames = spared_frames(SampleMaker(episode, keymaps[episode.embodiment], settings), spans)
         if len(frames) < episode.total_frames:
             spared[episode.name] = frames
     if spared and not any(len(spared.get(one.name, range(one.total_frames))) for one in episodes):
