@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from egoloader.assembly import fresh_memory
 from egoloader.badframes import BadFramePolicy, BadFrames, FrameServer
 from egoloader.batch import Allocate, Batch
+from egoloader.errors import LostEpisodeError, ReadError
 from egoloader.frameindex import Marks, check_indices, marks_of, sets_of
 from egoloader.peers import Peers
 from egoloader.sample import Sample
@@ -83,9 +84,33 @@ class FrameDataset(Dataset[Sample]):
         if not len(at):
             return Batch.of_samples([])
         if self._bad is None:
-            return self._serve(at, marks_of(indices), allocate)
+            return self._serve_or_name(at, marks_of(indices), allocate)
         server = FrameServer(self._serve, self._where, self._peers)
         return self._bad.make_batch(at, sets_of(indices), marks_of(indices), allocate, server)
+
+    def _serve_or_name(self, at: IntArray, marks: Marks, allocate: Allocate) -> Batch:
+        """Make samples; where a read fails, find out for which of them."""
+        try:
+            return self._serve(at, marks, allocate)
+        except ReadError as error:
+            if error.frame is None and not isinstance(error, LostEpisodeError):
+                self._name_frame(error.episode, at, marks)
+            raise
+
+    def _name_frame(self, episode: str, at: IntArray, marks: Marks) -> None:
+        """Make samples of an episode one by one; raise the first one's error, with its frame."""
+        for place, index in enumerate(at.tolist()):
+            name, frame = self._where(index)
+            if name != episode:
+                continue
+            its = np.array([place])
+            try:
+                self._serve(at[its], marks.at(its), fresh_memory)
+            except ReadError as error:
+                named = frame if error.frame is None else error.frame
+                raise type(error)(
+                    error.message, episode=error.episode, key=error.key, frame=named
+                ) from error.__cause__
 
     @abstractmethod
     def frames_by_episode(self) -> list[tuple[str, int]]:

@@ -353,3 +353,26 @@ def places(batch: Mapping[str, Any]) -> list[tuple[str, int]]:
     frames = batch["frame_index"]
     assert torch.equal(poses.reshape(len(frames), 3)[:, 1], 1000.0 * frames + 1)
     return list(zip(batch["episode"], frames.tolist(), strict=True))
+
+
+def test_an_error_of_a_chunk_names_the_first_frame_that_needs_it(tmp_path: Path) -> None:
+    write_damaged(tmp_path)
+    md = MultiDataset.from_folder(tmp_path, keymap(pose=entry("pose", "action_keys", horizon=3)))
+    first, bad = PLACES.index(("arm_1", 0)), PLACES.index(("arm_1", 10))
+    other = PLACES.index(("arm_3", 20))
+    for indices, frame in (
+        ([bad], 10),
+        ([bad + 3], 13),
+        ([first, other, bad + 1, bad], 11),
+        ([other, first, bad - 1, bad + 2], 12),
+    ):
+        with pytest.raises(ReadError, match=r"pose/c/0/0, bytes \d+ to \d+ can't") as caught:
+            md.__getitems__(indices)
+        error = caught.value
+        assert (error.episode, error.key, error.frame) == ("arm_1", "pose", frame)
+        assert f"frame {frame}" in str(error)
+        assert "crc32c" in str(error.__cause__)
+    with pytest.raises(ReadError) as caught:
+        next(iter(EpisodeLoader(md, batch_sampler=[[first, bad + 2, bad]])))
+    assert caught.value.frame == 12
+    assert len(md.__getitems__([first, bad - 1, other])) == 3
