@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bench.result import Result
+from tests.fuzz.report import fuzz_report
 
 __all__ = ["REPORTS", "run_report"]
 
 #: Name, also that of the JSON file, to what runs it in an empty folder.
-REPORTS: Mapping[str, Callable[[Path], Result]] = {}
+REPORTS: Mapping[str, Callable[[Path], Result]] = {"fuzz": fuzz_report}
 
 
 def run_report(name: str) -> Result:

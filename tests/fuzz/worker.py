@@ -1,0 +1,100 @@
+"""Processes that run cases, so that one that hangs, or ends its process, is seen and bounded."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+from tests.fuzz.case import Case, Outcome, Workshop
+from tests.fuzz.memory import limit_addresses
+from tests.fuzz.outcomes import Judgement, Verdict
+from tests.fuzz.probe import Probe, probe
+
+__all__ = ["LIMIT", "Lane", "run_cases"]
+
+#: Seconds that one case may take, and that a process may take to make its good episodes.
+LIMIT, _START = 20.0, 120.0
+_CONTEXT = multiprocessing.get_context("spawn")
+
+
+class Lane:
+    """A process that runs one case after the other; a new one where it had to be ended.
+
+    Args:
+        root: an empty folder.
+        probe: reads an episode; importable by its name.
+        limit: seconds that a case may take.
+    """
+
+    def __init__(self, root: Path, probe: Probe = probe, limit: float = LIMIT) -> None:
+        self._root, self._probe, self._limit = root, probe, limit
+        self._numbers = itertools.count()
+        self._running: tuple[SpawnProcess, Connection] | None = None
+
+    def run(self, case: Case) -> Outcome:
+        """Run a case."""
+        process, connection = self._running or self._start()
+        self._running = process, connection
+        connection.send(case)
+        if not connection.poll(self._limit):
+            return self._lost(case, f"it takes more than {self._limit:g} s")
+        try:
+            outcome: Outcome = connection.recv()
+        except EOFError:
+            process.join()
+            return self._lost(case, f"its process ends with status {process.exitcode}")
+        return outcome
+
+    def close(self) -> None:
+        """End the process."""
+        if self._running is not None:
+            process, connection = self._running
+            self._running = None
+            connection.close()
+            process.kill()
+            process.join()
+
+    def _start(self) -> tuple[SpawnProcess, Connection]:
+        ours, theirs = _CONTEXT.Pipe()
+        root = self._root / str(next(self._numbers))
+        process = _CONTEXT.Process(target=_serve, args=(theirs, root, self._probe), daemon=True)
+        process.start()
+        theirs.close()
+        if not (ours.poll(_START) and ours.recv() == "ready"):
+            raise RuntimeError(f"a process for cases did not start within {_START:g} s")
+        return process, ours
+
+    def _lost(self, case: Case, why: str) -> Outcome:
+        self.close()
+        return Outcome(case, "", Judgement(Verdict.WRONG, why), self._limit, 0)
+
+
+def _serve(connection: Connection, root: Path, probe: Probe) -> None:
+    root.mkdir(parents=True)
+    workshop = Workshop(root, probe)
+    limit_addresses()
+    connection.send("ready")
+    while True:
+        connection.send(workshop.run(connection.recv()))
+
+
+def run_cases(root: Path, cases: Sequence[Case], lanes: int) -> Iterator[Outcome]:
+    """Run cases in so many processes; yield what comes of each, in no order."""
+    with ThreadPoolExecutor(lanes) as threads:
+        parts = [cases[number::lanes] for number in range(lanes)]
+        running = [threads.submit(_run_part, root / f"lane{n}", p) for n, p in enumerate(parts)]
+        for one in running:
+            yield from one.result()
+
+
+def _run_part(root: Path, cases: Iterable[Case]) -> list[Outcome]:
+    lane = Lane(root)
+    try:
+        return [lane.run(case) for case in cases]
+    finally:
+        lane.close()
