@@ -56,8 +56,14 @@ class StoreRows:
         self.embodiment: str = attrs["embodiment"]
 
     def has(self, key: str) -> bool:
-        """Return whether there is an array of that name, broken or not."""
-        return any((self._path / key / name).is_file() for name in ("zarr.json", ".zarray"))
+        """Return whether there is an array of that name, broken or not; a group is none."""
+        if not any((self._path / key / name).is_file() for name in ("zarr.json", ".zarray")):
+            return False
+        try:
+            _quietly(lambda: zarr.open_group(self._path / key, mode="r", use_consolidated=False))
+        except Exception:  # whatever zarr-python raises where there is no whole group
+            return True
+        return False
 
     def count(self, key: str) -> int:
         """Return how many rows an array has."""

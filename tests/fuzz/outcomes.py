@@ -179,7 +179,8 @@ class _Court:
     def _check_frame(self, error: FrameError, told: str) -> None:
         rows = self._mutation.rows
         bad = range(self._recording.total) if rows is None else [row for _, row in rows]
-        others = self._keys is None or bool(self._mutation.changed)
+        # Where nothing declares the size, that of the first good frame is what others must have.
+        others = rows is None or "its other frames have" in str(error)
         if error.key != CAMERA or error.frame is None or not (others or error.frame in bad):
             raise _WrongError(f"not frames {list(bad)} are named by {told}")
 
