@@ -142,7 +142,7 @@ _ONE_ROW = struct.Struct("<II")
 
 def _endian(codec: Codec) -> str | None:
     # Numbers of one byte have none to name.
-    return _ENDS.get(codec.configuration.get("endian", "little"))
+    return _ENDS.get(str(codec.configuration.get("endian", "little")))
 
 
 def _stored_dtype(layout: ArrayLayout, codec: Codec) -> np.dtype[Any]:
@@ -153,7 +153,9 @@ def _stored_dtype(layout: ArrayLayout, codec: Codec) -> np.dtype[Any]:
 def _axes(codec: Codec, num_axes: int) -> tuple[int, ...] | None:
     """Return the permutation of a transpose; None where it is none."""
     order = codec.configuration.get("order")
-    if not isinstance(order, list | tuple) or sorted(order) != list(range(num_axes)):
+    if not isinstance(order, list | tuple) or any(type(axis) is not int for axis in order):
+        return None
+    if sorted(order) != list(range(num_axes)):
         return None
     return tuple(order)
 

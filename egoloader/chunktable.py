@@ -193,12 +193,14 @@ class ChunkTable:
         num_chunks = self._shard_chunks * self._row_entries
         size = index_size(num_chunks, has_crc=layout.index_has_crc)
         start = max(0, file.size - size) if layout.index_at_end else 0
-        data = self._folder.read_range(self._key, path, file, start, start + size)
+        # Metadata may promise an index that is larger than the file, or than any memory.
+        stop = min(start + size, file.size)
+        data = self._folder.read_range(self._key, path, file, start, stop)
         try:
             return decode_index(data, num_chunks, has_crc=layout.index_has_crc)
         except ValueError as error:
             raise ReadError(
-                f"{path}, bytes {start} to {start + size}: {error}; the file is cut short or "
+                f"{path}, bytes {start} to {stop}: {error}; the file is cut short or "
                 "damaged, copy or write the episode again",
                 episode=self._folder.name,
                 key=self._key,

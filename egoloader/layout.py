@@ -7,6 +7,7 @@ Pure: takes parsed JSON, does no I/O. Zarr v3 core specification, section "Array
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,10 +19,18 @@ from egoloader.errors import EpisodeFormatError
 __all__ = ["ArrayLayout", "Codec", "parse_layout"]
 
 _BYTES_SPELLINGS = frozenset({"bytes", "variable_length_bytes"})
-_NUMERIC_KINDS = "biuf"
+#: Types of numbers as v3 calls them, and as v2 does. Others are not asked of NumPy, which makes
+#: types of almost any text, and of none.
+_NUMBERS = frozenset(
+    {"bool", "float16", "float32", "float64"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
+_NUMBERS_V2 = re.compile(r"[<>|](b1|[iu][1248]|f[248])")
 _SEPARATORS = ("/", ".")
 #: Bytes of the largest row of numbers, and of the largest chunk, that metadata may promise.
 MAX_CHUNK_BYTES = 2**31
+#: What a row of variable length takes, however short it is.
+_ROW_OF_BYTES = 64
 #: Chunks that may lie side by side behind the axis of rows.
 MAX_TAILS = 2**16
 
@@ -149,6 +158,12 @@ def _choice(value: Any, choices: tuple[str, ...]) -> str:
     return value
 
 
+def _codec(name: Any, configuration: Any) -> Codec:
+    if not isinstance(name, str) or not isinstance(configuration, Mapping):
+        raise ValueError(f"a codec has a name and settings, got {name!r} and {configuration!r}")
+    return Codec(name, configuration)
+
+
 def _parse_v3(metadata: Mapping[str, Any]) -> ArrayLayout:
     if metadata.get("node_type") != "array" or metadata.get("zarr_format") != 3:
         raise ValueError(f"node_type is {metadata.get('node_type')!r}, not 'array'")
@@ -178,7 +193,7 @@ def _parse_v3(metadata: Mapping[str, Any]) -> ArrayLayout:
         dtype=dtype,
         kind=kind,
         type_name=type_name,
-        chain=tuple(Codec(codec["name"], codec.get("configuration") or {}) for codec in codecs),
+        chain=tuple(_codec(codec["name"], codec.get("configuration") or {}) for codec in codecs),
         fill_value=metadata.get("fill_value"),
         index_at_end=index_at_end,
         index_has_crc=any(codec["name"] == "crc32c" for codec in index_codecs),
@@ -205,10 +220,8 @@ def _parse_v2(metadata: Mapping[str, Any]) -> ArrayLayout:
     dtype = None
     if type_name == "|O" and "vlen-bytes" in filters:
         kind = "bytes"
-    elif type_name != "|O" and isinstance(metadata["dtype"], str):
-        parsed = np.dtype(type_name)
-        if parsed.kind in _NUMERIC_KINDS:
-            kind, dtype = "numeric", parsed.newbyteorder("=")
+    elif _NUMBERS_V2.fullmatch(type_name):
+        kind, dtype = "numeric", np.dtype(type_name).newbyteorder("=")
     return ArrayLayout(
         shape=_extent(metadata["shape"], "shape"),
         chunk_shape=chunk,
@@ -230,14 +243,14 @@ def _parse_v2(metadata: Mapping[str, Any]) -> ArrayLayout:
 def _chain_v2(metadata: Mapping[str, Any], num_axes: int) -> tuple[Codec, ...]:
     """Return the steps that v3 would list for a v2 array's order, byte order and compressor."""
     chain: list[Codec] = []
-    if metadata.get("order", "C") == "F" and num_axes > 1:
+    if _choice(metadata.get("order", "C"), ("C", "F")) == "F" and num_axes > 1:
         chain.append(Codec("transpose", {"order": list(reversed(range(num_axes)))}))
     filters = metadata.get("filters") or []
     compressor = metadata.get("compressor")
     if not any(one["id"] == "vlen-bytes" for one in filters):
         is_big = str(metadata["dtype"]).startswith(">")
         chain.append(Codec("bytes", {"endian": "big" if is_big else "little"}))
-    return (*chain, *(Codec(one["id"], one) for one in (*filters, *filter(None, [compressor]))))
+    return (*chain, *(_codec(one["id"], one) for one in (*filters, *filter(None, [compressor]))))
 
 
 def _parse_type_v3(
@@ -246,13 +259,9 @@ def _parse_type_v3(
     name = data_type["name"] if isinstance(data_type, Mapping) else str(data_type)
     if name in _BYTES_SPELLINGS:
         return "bytes", None, name
-    try:
-        dtype = np.dtype(name)
-    except TypeError:
+    if name not in _NUMBERS:
         return "other", None, name
-    if dtype.kind not in _NUMERIC_KINDS:
-        return "other", None, name
-    return "numeric", dtype, name
+    return "numeric", np.dtype(name), name
 
 
 def _check_grid(layout: ArrayLayout) -> None:
@@ -277,10 +286,10 @@ def _check_grid(layout: ArrayLayout) -> None:
 
 def _check_sizes(layout: ArrayLayout) -> None:
     """Refuse sizes that nobody records, before any memory is asked for."""
-    item = 1 if layout.dtype is None else layout.dtype.itemsize
+    item = _ROW_OF_BYTES if layout.dtype is None else layout.dtype.itemsize
     for what, shape in (("a row", layout.row_shape), ("a chunk", layout.chunk_shape)):
         size = math.prod(shape) * item
-        if size > MAX_CHUNK_BYTES and layout.kind == "numeric":
+        if size > MAX_CHUNK_BYTES and layout.kind != "other":
             raise ValueError(f"{what} has {size} bytes, the limit is {MAX_CHUNK_BYTES}")
     sides = zip(layout.row_shape, layout.chunk_shape[1:], strict=True)
     tails = math.prod(-(-extent // side) for extent, side in sides)

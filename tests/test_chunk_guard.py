@@ -292,6 +292,21 @@ def test_a_foreign_index_that_points_past_its_file_is_refused(tmp_path: Path) ->
     assert len(read(path, start=0, stop=100)) == 100
 
 
+@pytest.mark.parametrize("rows", [10**6, 10**15, 10**30])
+def test_an_index_that_is_to_be_larger_than_its_file_is_not_asked_for(
+    tmp_path: Path, rows: int
+) -> None:
+    path = foreign(tmp_path / "ep.zarr", shards=(300, 7))
+
+    def promise(metadata: dict[str, Any]) -> None:
+        metadata["chunk_grid"]["configuration"]["chunk_shape"][0] = 100 * rows
+
+    edit_json(path / KEY / "zarr.json", promise)
+    with pytest.raises(ReadError, match=f"{BYTE_RANGE}: the shard's index has") as caught:
+        read(path, start=0, stop=1)
+    assert caught.value.key == KEY
+
+
 def test_a_shard_that_ends_early_behind_an_index_at_its_start_is_refused(tmp_path: Path) -> None:
     sharding = ShardingCodec(chunk_shape=(100, 7), codecs=[BytesCodec()], index_location="start")
     path = foreign(tmp_path / "ep.zarr", chunks=(300, 7), serializer=sharding, compressors=None)

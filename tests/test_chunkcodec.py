@@ -169,6 +169,20 @@ def test_no_fill_value_is_made_up_for_one_that_the_dtype_does_not_have(
     assert unread_reason(layout) == f"fill value {fill!r}"
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        ("bytes", {"endian": ["little"]}),
+        ("bytes", {"endian": {}}),
+        ("transpose", {"order": [0, "1"]}),
+        ("transpose", {"order": [0, 1.0]}),
+        ("transpose", {"order": [False, True]}),
+    ],
+)
+def test_settings_of_codecs_that_can_not_be_meant_are_left_to_zarr_python(step: Any) -> None:
+    assert unread_reason(one_chunk(step, *["bytes"][: step[0] != "bytes"]))
+
+
 def test_a_chunk_of_fill_bytes_is_empty_rows() -> None:
     found = codec("vlen-bytes", chunk=(4,), data_type="bytes", fill_value="").filled()
     assert list(found) == [b""] * 4

@@ -217,7 +217,10 @@ def _chunked(shape: list[int], chunks: list[int]) -> dict[str, Any]:
         {**V3, "codecs": {"name": "bytes"}},
         {**V2, "chunks": [100]},
         {**V2, "chunks": None},
-        {**V2, "dtype": "no_such_type"},
+        {**V2, "order": "X"},
+        {**V2, "compressor": {"id": ["zlib"]}},
+        {**V3, "codecs": [{"name": "bytes", "configuration": "little"}]},
+        {**V3, "codecs": [{"name": ["bytes"]}]},
     ],
 )
 def test_metadata_that_can_not_be_right_is_refused(metadata: dict[str, Any]) -> None:
@@ -232,12 +235,29 @@ def test_metadata_that_can_not_be_right_is_refused(metadata: dict[str, Any]) -> 
         ({**V3, "shape": [250, 2**40]}, "a row has"),
         (_chunked([250, 7], [2**40, 7]), "a chunk has"),
         (_chunked([250, 10**6], [100, 1]), "a row is spread over 1000000 chunks"),
+        ({**_chunked([250], [10**9]), "data_type": "bytes"}, "a chunk has"),
         ({**V2, "shape": [250, 2**40], "chunks": [1, 2**40]}, "a row has"),
     ],
 )
 def test_sizes_that_nobody_records_are_refused(metadata: dict[str, Any], message: str) -> None:
     with pytest.raises(EpisodeFormatError, match=message):
         parse(metadata)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["no_such_type", "(1,f4", "f4,i4", "(3,)<f4", "<f16", "O", None, []]
+)
+def test_v2_types_that_are_no_numbers_are_not_made_of_text(dtype: Any) -> None:
+    assert parse({**V2, "dtype": dtype}).kind == "other"
+
+
+@pytest.mark.parametrize("data_type", ["<f4", "(1,f4", "O", "longdouble", "", {"name": "f4,i4"}])
+def test_v3_types_are_those_of_the_specification(data_type: Any) -> None:
+    assert parse({**V3, "data_type": data_type}).kind == "other"
+
+
+def test_a_type_without_a_name_is_not_taken_for_numbers() -> None:
+    assert parse({**V3, "data_type": {"name": None}}).kind == "other"
 
 
 @pytest.mark.parametrize("separator", ["/../../other/c/", "", "//", None, 3, ["/"]])
