@@ -90,7 +90,7 @@ def _json(entry: Entry, fetched: Fetched, _allocate: Allocate) -> Column:
 def _parse(stored: bytes | memoryview, key: str, episode: str, row: int) -> Any:
     try:
         return json.loads(bytes(stored))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         message = f"the row is no JSON: {bytes(stored)!r:.60}"
         raise ReadError(message, episode=episode, key=key, frame=row) from error
 

@@ -320,7 +320,7 @@ class ZarrEpisode:
             text, start, end = fields["text"], fields["start_idx"], fields["end_idx"]
             if not isinstance(text, str) or type(start) is not int or type(end) is not int:
                 raise TypeError("text must be a string, start_idx and end_idx whole numbers")
-        except (TypeError, KeyError, ValueError) as error:
+        except (TypeError, KeyError, ValueError, RecursionError) as error:
             raise EpisodeFormatError(
                 f"row {place} is no annotation ({error!r}): {row!r:.80}",
                 episode=self.name,

@@ -336,6 +336,7 @@ def test_case_16_empty_annotations_with_a_shard_of_zero(tmp_path: Path) -> None:
     "row",
     [
         b"{",
+        b"[" * 100_000,
         b"\xff\xfe",
         b"[]",
         b"3",

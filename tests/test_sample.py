@@ -254,9 +254,10 @@ def test_a_dtype_for_json_rows_is_refused(tmp_path: Path) -> None:
         ZarrDataset(tmp_path / "ep.zarr", keymap(m=entry("m", "metadata_keys", dtype="int64")))
 
 
-def test_a_row_that_is_no_json_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("row", [b"{", b"", b"\xff", b"[" * 100_000])
+def test_a_row_that_is_no_json_is_named(tmp_path: Path, row: bytes) -> None:
     group = foreign_group(tmp_path / "ep.zarr", 2)
-    foreign_bytes(group, "m", [b"{}", b"{"])
+    foreign_bytes(group, "m", [b"{}", row])
     ds = ZarrDataset(tmp_path / "ep.zarr", keymap(m=entry("m", "metadata_keys")))
     assert ds[0]["m"] == {}
     with pytest.raises(ReadError, match="frame 1: the row is no JSON"):
