@@ -49,6 +49,8 @@ __all__ = ["ANNOTATIONS", "TIMESTAMP", "Annotation", "ZarrEpisode"]
 ANNOTATIONS = "annotations"
 #: The array that holds each frame's time in seconds, where it was recorded.
 TIMESTAMP = "timestamp"
+#: Spans that an episode may have; all are read before any frame is served.
+MAX_ANNOTATIONS = 100_000
 #: Chunks that are looked up at once.
 _CHECKED_CHUNKS = 1024
 
@@ -260,7 +262,7 @@ class ZarrEpisode:
             MissingChunkError, ReadError: a chunk is missing, or a shard is cut short.
         """
         layout = self.layout(key)
-        rows = layout.rows if key == ANNOTATIONS else self.total_frames
+        rows = self._num_annotations(key) if key == ANNOTATIONS else self.total_frames
         if layout.rows < rows:
             raise EpisodeFormatError(
                 f"the array has {layout.rows} rows, fewer than total_frames = {rows}",
@@ -297,7 +299,7 @@ class ZarrEpisode:
         """Return the annotation spans (text, start, end), half-open in frames; () for none.
 
         Raises:
-            EpisodeFormatError: a row is no annotation.
+            EpisodeFormatError: a row is no annotation, or there are more than anybody makes.
             ReadError: the stored bytes are missing, cut short or broken.
         """
         parsed = self._here().annotations
@@ -306,13 +308,23 @@ class ZarrEpisode:
         return parsed[key]
 
     def _parse_annotations(self, key: str) -> tuple[Annotation, ...]:
-        rows = self.layout(key).rows if self.has(key) else 0
+        rows = self._num_annotations(key) if self.has(key) else 0
         if rows == 0:
             return ()
         stored = self.fetch(key, ReadPlan(((0, rows),)))
         return tuple(
             self._parse_annotation(key, place, bytes(row)) for place, row in enumerate(stored)
         )
+
+    def _num_annotations(self, key: str) -> int:
+        rows = self.layout(key).rows
+        if rows > MAX_ANNOTATIONS:
+            raise EpisodeFormatError(
+                f"the array has {rows} rows; annotations are at most {MAX_ANNOTATIONS}",
+                episode=self.name,
+                key=key,
+            )
+        return rows
 
     def _parse_annotation(self, key: str, place: int, row: bytes) -> Annotation:
         try:

@@ -27,6 +27,8 @@ _NUMBERS = frozenset(
 )
 _NUMBERS_V2 = re.compile(r"[<>|](b1|[iu][1248]|f[248])")
 _SEPARATORS = ("/", ".")
+#: Rows that an array may have, padding among them.
+MAX_ROWS = 2**27
 #: Bytes of the largest row of numbers, and of the largest chunk, that metadata may promise.
 MAX_CHUNK_BYTES = 2**31
 #: What a row of variable length takes, however short it is.
@@ -286,6 +288,8 @@ def _check_grid(layout: ArrayLayout) -> None:
 
 def _check_sizes(layout: ArrayLayout) -> None:
     """Refuse sizes that nobody records, before any memory is asked for."""
+    if layout.rows > MAX_ROWS:
+        raise ValueError(f"it has {layout.rows} rows, the limit is {MAX_ROWS}")
     item = _ROW_OF_BYTES if layout.dtype is None else layout.dtype.itemsize
     for what, shape in (("a row", layout.row_shape), ("a chunk", layout.chunk_shape)):
         size = math.prod(shape) * item

@@ -355,6 +355,18 @@ def test_a_row_that_is_no_annotation_is_named(tmp_path: Path, row: bytes) -> Non
     assert (caught.value.episode, caught.value.key) == ("ep.zarr", "annotations")
 
 
+@pytest.mark.parametrize("rows", [100_001, 2**26])
+def test_more_annotations_than_anybody_makes_are_refused(tmp_path: Path, rows: int) -> None:
+    path = tmp_path / "ep.zarr"
+    foreign_annotations(foreign_group(path, 5), [("a", 0, 3)])
+    edit_json(path / "annotations/zarr.json", lambda metadata: metadata.update(shape=[rows]))
+    ep = ZarrEpisode(path, missing_chunks="fill")
+    for look in (ep.annotations, lambda: ep.check_stored("annotations")):
+        with pytest.raises(EpisodeFormatError, match=f"has {rows} rows") as caught:
+            look()
+        assert caught.value.key == "annotations"
+
+
 # Processes.
 
 

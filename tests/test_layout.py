@@ -235,6 +235,7 @@ def test_metadata_that_can_not_be_right_is_refused(metadata: dict[str, Any]) -> 
         ({**V3, "shape": [250, 2**40]}, "a row has"),
         (_chunked([250, 7], [2**40, 7]), "a chunk has"),
         (_chunked([250, 10**6], [100, 1]), "a row is spread over 1000000 chunks"),
+        (_chunked([2**40], [100]), "it has 1099511627776 rows"),
         ({**_chunked([250], [10**9]), "data_type": "bytes"}, "a chunk has"),
         ({**V2, "shape": [250, 2**40], "chunks": [1, 2**40]}, "a row has"),
     ],
