@@ -110,7 +110,8 @@ def cut_ends(
     ends = np.full_like(frames, total_frames)
     for _, start, end in spans:
         held = (start <= frames) & (frames < end)
-        ends[held] = np.minimum(ends[held], end)
+        # Clamped first: a span may name any number, beyond all that int64 holds.
+        ends[held] = np.minimum(ends[held], max(0, min(end, total_frames)))
     return ends
 
 

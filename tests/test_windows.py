@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from egoloader import KeySpec
 from egoloader.windows import (
     Steps,
+    cut_ends,
     entry_pads,
     entry_rows,
     entry_runs,
@@ -150,6 +151,22 @@ def test_case_09_one_window_a_frame_padded_before_and_after() -> None:
 def test_case_10_an_earlier_end_cuts_a_horizon() -> None:
     check(rows_at(spec(horizon=4), 3, total=5), [3, 4, 4, 4], [0, 0, 1, 1])
     check(rows_at(spec(horizon=4), 3, total=10), [3, 4, 5, 6], [0, 0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("span", "ends"),
+    [
+        (("a", 0, 4), [4, 4, 9]),
+        (("a", -(10**30), 10**30), [9, 9, 9]),
+        (("a", 10**30, -(10**30)), [9, 9, 9]),
+        (("a", 2, 10**30), [9, 9, 9]),
+        (("a", 5, -1), [9, 9, 9]),
+    ],
+)
+def test_spans_end_windows_whatever_numbers_they_name(
+    span: tuple[str, int, int], ends: list[int]
+) -> None:
+    assert cut_ends([span], np.array([0, 3, 7]), 9).tolist() == ends
 
 
 @settings(deadline=None, max_examples=50)
