@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import zarr
+
 from tests.damage import put_row
 from tests.fuzz.bases import ANNOTATIONS, CAMERA, EVENTS, Base
 from tests.fuzz.edits import edit_documents, hostile_row
@@ -87,8 +89,9 @@ class Mutation:
         target.mkdir(exist_ok=True)
         for path in self.folders:
             (target / path).mkdir(parents=True)
-        for (key, row), data in (self.rows or {}).items():
-            put_row(target, key, row, data)
+        with zarr.config.set({"array.write_empty_chunks": True}):  # an empty row is a row
+            for (key, row), data in (self.rows or {}).items():
+                put_row(target, key, row, data)
 
 
 def load_files(episode: Path) -> Files:
