@@ -24,12 +24,14 @@ _NAMES = ("", "x", "..", "../../x", f"../{NEIGHBOUR}/count", "/etc/passwd", "a/.
           "a\0b", "\ud800", "c", "zarr.json", "x" * 300, "count", "NaN", "AAAA")  # fmt: skip
 _SCALARS = (None, True, False, 0, -1, 1, 2, 3, 7, 100, 0.5, -0.0, 1e308, math.nan, math.inf,
             -math.inf, -(10**13), *_HUGE, *_NAMES)  # fmt: skip
-_TYPES: tuple[Any, ...] = ("float64", "int64", "int32", "uint8", "bool", "float16", "complex64", "<f4", ">f4", ">i8",
+_TYPES: tuple[Any, ...] = (
+          "float64", "int64", "int32", "uint8", "bool", "float16", "complex64", "<f4", ">f4", ">i8",
           "O", "|O", "M8[ns]", "S4", "U4", "V8", "f4,i4", "(2,)f4", "(1,f4", "f4,", "longdouble",
           "bytes", "variable_length_bytes", "string", "r32", "float32", "i", "",
           {"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 1}},
           {"name": "float32"}, {"name": None}, {}, [["a", "<f4"]])  # fmt: skip
-_CODECS: tuple[Any, ...] = ({"name": "bytes"}, {"name": "bytes", "configuration": {"endian": "big"}},
+_CODECS: tuple[Any, ...] = (
+           {"name": "bytes"}, {"name": "bytes", "configuration": {"endian": "big"}},
            {"name": "crc32c"}, {"name": "vlen-bytes"}, {"name": "vlen-utf8"}, {"name": "pickle"},
            {"name": "numcodecs.pickle"}, {"name": "numcodecs.lz4"}, {"name": "gzip"},
            {"name": "zstd", "configuration": {"level": 0, "checksum": True}}, "bytes", None, {},
@@ -114,9 +116,8 @@ _TEXTS: tuple[Callable[[random.Random, bytes], bytes], ...] = (
 
 def _edit_anything(rng: random.Random, _: Base, documents: Documents) -> str:
     """Change any one place of any file."""
-    path = rng.choice(list(documents))
-    places = list(_places(documents[path]))
-    holder, name = rng.choice(places) if places else ({}, "x")
+    path = rng.choice([path for path in documents if documents[path]])
+    holder, name = rng.choice(list(_places(documents[path])))
     op = rng.choice([_replace, _replace, _delete, _rename, _nudge, _wrap, _add])
     return f"{op.__name__.strip('_')} {name!r} of {path}: {op(rng, holder, name)!r:.60}"
 

@@ -7,7 +7,7 @@ import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from tests.fuzz.case import Case, Outcome, Workshop
@@ -19,7 +19,9 @@ __all__ = ["LIMIT", "Lane", "run_cases"]
 
 #: Seconds that one case may take, and that a process may take to make its good episodes.
 LIMIT, _START = 20.0, 120.0
-_CONTEXT = multiprocessing.get_context("spawn")
+# Of a process that has imported all and done nothing: a new one comes at once.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload([__name__])
 
 
 class Lane:
@@ -34,7 +36,7 @@ class Lane:
     def __init__(self, root: Path, probe: Probe = probe, limit: float = LIMIT) -> None:
         self._root, self._probe, self._limit = root, probe, limit
         self._numbers = itertools.count()
-        self._running: tuple[SpawnProcess, Connection] | None = None
+        self._running: tuple[ForkServerProcess, Connection] | None = None
 
     def run(self, case: Case) -> Outcome:
         """Run a case."""
@@ -59,7 +61,7 @@ class Lane:
             process.kill()
             process.join()
 
-    def _start(self) -> tuple[SpawnProcess, Connection]:
+    def _start(self) -> tuple[ForkServerProcess, Connection]:
         ours, theirs = _CONTEXT.Pipe()
         root = self._root / str(next(self._numbers))
         process = _CONTEXT.Process(target=_serve, args=(theirs, root, self._probe), daemon=True)
