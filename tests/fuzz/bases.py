@@ -72,7 +72,7 @@ class Base:
         keys: the arrays that it has.
         write: stores a recording at a path.
         has_cutoff: whether annotations end action horizons.
-        optional: entries beyond those of every base.
+        others: entries beyond those of every base.
     """
 
     name: str

@@ -73,16 +73,13 @@ def summarise_fuzz(outcomes: Sequence[Outcome]) -> Result:
     )
 
 
-def _rows(outcomes: Sequence[Outcome]) -> Iterable[CountRow]:
-    for kind in CLASSES:
-        for base in BASES:
-            verdicts = collections.Counter(
-                one.judgement.verdict
-                for one in outcomes
-                if (one.case.kind, one.case.base) == (kind, base)
-            )
-            counts = {"episodes": verdicts.total()}
-            yield CountRow(kind, base, {**counts, **{v.value: verdicts[v] for v in Verdict}}, {})
+def _rows(outcomes: Iterable[Outcome]) -> Iterable[CountRow]:
+    verdicts = {(kind, base): collections.Counter[Verdict]() for kind in CLASSES for base in BASES}
+    for one in outcomes:
+        verdicts[one.case.kind, one.case.base][one.judgement.verdict] += 1
+    for (kind, base), its in verdicts.items():
+        counts = {"episodes": its.total(), **{one.value: its[one] for one in Verdict}}
+        yield CountRow(kind, base, counts, {})
 
 
 def _target(what: str, figure: float, sense: str, bound: float) -> Target:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from queue import SimpleQueue
 
 from tests.fuzz.case import Case, Outcome, Workshop
 from tests.fuzz.memory import limit_addresses
@@ -86,17 +87,30 @@ def _serve(connection: Connection, root: Path, probe: Probe) -> None:
 
 
 def run_cases(root: Path, cases: Sequence[Case], lanes: int) -> Iterator[Outcome]:
-    """Run cases in so many processes; yield what comes of each, in no order."""
+    """Run cases in so many processes; yield what comes of each, as they come."""
+    found: SimpleQueue[Outcome | None] = SimpleQueue()
     with ThreadPoolExecutor(lanes) as threads:
-        parts = [cases[number::lanes] for number in range(lanes)]
-        running = [threads.submit(_run_part, root / f"lane{n}", p) for n, p in enumerate(parts)]
+        running = [
+            threads.submit(_run_part, root / f"lane{number}", cases[number::lanes], found)
+            for number in range(lanes)
+        ]
+        left = lanes
+        while left:
+            outcome = found.get()
+            if outcome is None:
+                left -= 1
+            else:
+                yield outcome
         for one in running:
-            yield from one.result()
+            one.result()
 
 
-def _run_part(root: Path, cases: Iterable[Case]) -> list[Outcome]:
+def _run_part(root: Path, cases: Iterable[Case], found: SimpleQueue[Outcome | None]) -> None:
+    """Put what comes of each case into the queue, and None behind the last."""
     lane = Lane(root)
     try:
-        return [lane.run(case) for case in cases]
+        for case in cases:
+            found.put(lane.run(case))
     finally:
         lane.close()
+        found.put(None)
