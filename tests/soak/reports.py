@@ -8,11 +8,15 @@ from pathlib import Path
 
 from bench.result import Result
 from tests.fuzz.report import fuzz_report
+from tests.soak.endurance import endurance_report
 
 __all__ = ["REPORTS", "run_report"]
 
 #: Name, also that of the JSON file, to what runs it in an empty folder.
-REPORTS: Mapping[str, Callable[[Path], Result]] = {"fuzz": fuzz_report}
+REPORTS: Mapping[str, Callable[[Path], Result]] = {
+    "fuzz": fuzz_report,
+    "endurance": endurance_report,
+}
 
 
 def run_report(name: str) -> Result:
