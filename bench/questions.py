@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from bench import configs, hdf5, lance, lengths, loader, memory, order, reads, threads
+from bench import configs, hdf5, lance, lengths, loader, memory, order, reads, threads, validate
 from bench.result import save
 
 __all__ = ["QUESTIONS", "answer"]
@@ -20,6 +20,7 @@ QUESTIONS = {
     "threads": threads,
     "memory": memory,
     "order": order,
+    "validate": validate,
     "configs": configs,
 }
 
