@@ -80,7 +80,7 @@ def read(path: Path, key: str = KEY, start: int = 0, stop: int = TOTAL, **option
 
 @pytest.mark.parametrize("key", [KEY, CAMERA])
 @pytest.mark.parametrize("missing_chunks", ["error", "fill"])
-def test_a_stamped_episode_without_a_shard_file_is_refused(
+def test_case_17_a_stamped_episode_without_a_shard_file_is_refused(
     stamped: Path, key: str, missing_chunks: Any
 ) -> None:
     shutil.rmtree(stamped / key / "c")
@@ -90,7 +90,7 @@ def test_a_stamped_episode_without_a_shard_file_is_refused(
 
 
 @pytest.mark.parametrize("missing_chunks", ["error", "fill"])
-def test_a_stamped_episode_with_an_empty_index_entry_is_refused(
+def test_case_17_a_stamped_episode_with_an_empty_index_entry_is_refused(
     stamped: Path, missing_chunks: Any
 ) -> None:
     blank_entry(stamped / KEY / "c/0/0", chunk=1, num_chunks=3)
