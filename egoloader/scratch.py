@@ -9,7 +9,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from egoloader.catalog import find_episodes, is_episode
+from egoloader.catalog import find_episodes, is_episode, is_group
 from egoloader.errors import EpisodeExistsError, WriterError
 from egoloader.store import GROUP_FILES
 
@@ -23,8 +23,9 @@ class ScratchFolder:
     """A folder beside `target`, on the same file system, that nobody takes for an episode.
 
     It is locked while its writer lives, so that a second writer to one path is refused at once, and
-    what a killed one left is cleared away by the next. POSIX only; where a file system shared by
-    several machines keeps no locks, the rename at the end refuses one of them.
+    what a killed one left is cleared away by the next, which also brings back an old episode that
+    the killed one had just moved aside. POSIX only; where a file system shared by several machines
+    keeps no locks, the rename at the end refuses one of them.
 
     Args:
         target: where the episode is to appear; its parent folder is made if there is none.
@@ -50,6 +51,12 @@ class ScratchFolder:
             raise WriterError(f"{target}: {error.filename} is a file, not a folder") from error
         self.path = target.with_name(f".{target.name}.partial")
         self._lock = _lock(self.path, target)
+        try:
+            self._clear()
+            self._check_target()
+        except BaseException:
+            self.remove()
+            raise
 
     def publish(self) -> None:
         """Rename the folder to the target, whole: a reader sees all of it or none.
@@ -66,7 +73,7 @@ class ScratchFolder:
             while not self._take_place():
                 if not self._overwrite:
                     raise _exists(self._target)
-                old = Path(f"{self.path}.old{len(aside)}")
+                old = self._old(len(aside))
                 # Another writer may be replacing it at this moment.
                 with suppress(FileNotFoundError):
                     self._target.rename(old)
@@ -76,16 +83,38 @@ class ScratchFolder:
                 aside[-1].rename(self._target)
             raise
         self._unlock()
-        for old in aside:
-            _remove(old)
+        if aside:
+            # Under the lock again, or a writer that begins now would clear away the same; if one
+            # has begun, it does.
+            with suppress(EpisodeExistsError):
+                self._lock = _lock(self.path, self._target)
+                self._clear()
 
     def remove(self) -> None:
         """Remove the folder if it is still there."""
         # It is hidden and never opens, so at worst it takes room; an error on the way out of
         # another one would only hide that.
         if self._lock >= 0:
+            with suppress(OSError):
+                _close_to_readers(self.path)
             shutil.rmtree(self.path, ignore_errors=True)
         self._unlock()
+
+    def _clear(self) -> None:
+        """Remove what a writer that was killed left, but not the only whole episode there is."""
+        _close_to_readers(self.path)
+        for left in self.path.iterdir():
+            _remove(left)
+        aside: list[Path] = []
+        while os.path.lexists(self._old(len(aside))):
+            aside.append(self._old(len(aside)))
+        if aside and not os.path.lexists(self._target) and is_group(aside[-1]):
+            aside.pop().rename(self._target)
+        for old in reversed(aside):  # so that whoever is killed here leaves no gap
+            _remove(old)
+
+    def _old(self, number: int) -> Path:
+        return Path(f"{self.path}.old{number}")
 
     def _unlock(self) -> None:
         if self._lock >= 0:
@@ -127,8 +156,6 @@ def _lock(path: Path, target: Path) -> int:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(handle), path.stat()):
-                for left in path.iterdir():  # by a writer that was killed
-                    _remove(left)
                 return handle
         except BlockingIOError as error:
             os.close(handle)
@@ -166,8 +193,15 @@ def _exists(target: Path) -> EpisodeExistsError:
     return EpisodeExistsError(f"{target} exists already; pass overwrite=True to replace it")
 
 
+def _close_to_readers(folder: Path) -> None:
+    """Remove a group's own metadata: what is left of it while the rest goes never opens."""
+    for name in GROUP_FILES:
+        (folder / name).unlink(missing_ok=True)
+
+
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
+        _close_to_readers(path)
         shutil.rmtree(path)
     else:
         path.unlink()
