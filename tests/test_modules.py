@@ -52,6 +52,7 @@ ORDER = [
     "assembly",
     "handles",
     "sharedmemory",
+    "lifeline",
     "catalog",
     "columns",
     "peers",

@@ -17,6 +17,7 @@ from egoloader.convert.settings import LeRobotSettings
 from egoloader.convert.source import EpisodeEntry, LeRobotSource, absent_files, open_source
 from egoloader.convert.target import is_converted, target_path
 from egoloader.errors import ConversionError, require_extra
+from egoloader.lifeline import end_with_parent
 
 __all__ = ["convert_lerobot"]
 
@@ -159,7 +160,8 @@ def _results(jobs: Sequence[EpisodeJob], workers: int) -> Generator[EpisodeResul
         for job in jobs:
             yield convert_episode(job, threads)
         return
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent)
     try:
         futures = {pool.submit(convert_episode, job, threads): job for job in jobs}
         for future in as_completed(futures):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from egoloader.catalog import find_episodes, is_episode
 from egoloader.errors import SettingsError, check_whole
+from egoloader.lifeline import end_with_parent
 from egoloader.validate.finding import Finding
 from egoloader.validate.inspection import validate_episode
 from egoloader.validate.stored import Depth, check_depth
@@ -120,7 +121,7 @@ def _in_processes(
     to it are not yielded.
     """
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent)
     waiting, running = list(named.items())[::-1], dict[Future[list[Finding]], str]()
     try:
         while waiting or running:
