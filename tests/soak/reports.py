@@ -9,6 +9,7 @@ from pathlib import Path
 from bench.result import Result
 from tests.fuzz.report import fuzz_report
 from tests.soak.endurance import endurance_report
+from tests.soak.interruptions import interruptions_report
 
 __all__ = ["REPORTS", "run_report"]
 
@@ -16,6 +17,7 @@ __all__ = ["REPORTS", "run_report"]
 REPORTS: Mapping[str, Callable[[Path], Result]] = {
     "fuzz": fuzz_report,
     "endurance": endurance_report,
+    "interruptions": interruptions_report,
 }
 
 
