@@ -11,21 +11,26 @@ import pytest
 
 from egoloader.convert import LeRobotSettings
 from tests.lerobot_folders import TOP, Folder
-from tests.soak.casualties import Converting, Writing
+from tests.soak.casualties import Converting, Leaving, Writing
 from tests.soak.forks import Forks, Task
 from tests.soak.interruptions import (
-    CONVERTER,
-    WRITER,
     Toll,
     Trial,
-    Victim,
     interrupt,
     stop_everywhere,
     summarise,
 )
 from tests.soak.saboteurs import Careless, Hasty, Open
+from tests.soak.victims import CONVERTER, WRITER, Victim
 from tests.soak.wholeness import Contents, contents_of, differences, episodes_in, find_faults
 
+RECOVERING = Victim(
+    WRITER,
+    "in place of one moved aside",
+    partial(Writing, total=25, options={"overwrite": True}),
+    before=partial(Leaving, totals=(21, 25)),
+    keeps=False,
+)
 REPLACING = Victim(
     WRITER,
     "in place of another",
@@ -46,8 +51,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Folder(tmp_path_factory.mktemp("set"), dict.fromkeys(range(3), 40), (TOP,)).build()
 
 
-def converting(folder: Path, source: Path, **settings: bool) -> Task:
-    return Converting(folder, source, LeRobotSettings(workers=1, **settings))
+def converting(folder: Path, source: Path, overwrite: bool = False) -> Task:
+    return Converting(folder, source, LeRobotSettings(workers=1, overwrite=overwrite))
 
 
 def test_a_writer_at_random_moments(forks: Forks, tmp_path: Path) -> None:
@@ -62,10 +67,11 @@ def test_a_converter_at_random_moments(forks: Forks, tmp_path: Path, source: Pat
     assert (toll.kills, toll.faults) == (8, ())
 
 
+@pytest.mark.parametrize("victim", [REPLACING, RECOVERING], ids=lambda victim: victim.case)
 def test_a_writer_that_replaces_before_its_operations_on_files(
-    forks: Forks, tmp_path: Path
+    forks: Forks, tmp_path: Path, victim: Victim
 ) -> None:
-    toll = stop_everywhere(forks, REPLACING, tmp_path, every=4)
+    toll = stop_everywhere(forks, victim, tmp_path, every=6)
     assert toll.faults == ()
     assert toll.landings["mid-write"] > 10
 

@@ -73,6 +73,28 @@ class Writing:
 
 
 @dataclass(frozen=True)
+class Leaving:
+    """Leaves what a writer leaves that is killed as it replaces an episode.
+
+    Attributes:
+        folder: where.
+        totals: frames of the old episode and of the new one.
+    """
+
+    folder: Path
+    totals: tuple[int, int]
+
+    def __call__(self) -> None:
+        """Write both, and hide them as the writer does."""
+        names = (".ep.zarr.partial.old0", ".ep.zarr.partial")
+        for total in self.totals:
+            Writing(self.folder, total)()
+            (self.folder / "ep.zarr").rename(self.folder / f"{total}")
+        for total, name in zip(self.totals, names, strict=True):
+            (self.folder / f"{total}").rename(self.folder / name)
+
+
+@dataclass(frozen=True)
 class Converting:
     """Converts a LeRobot folder; an episode's failure is its own.
 

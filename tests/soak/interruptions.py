@@ -7,31 +7,22 @@ import re
 import shutil
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from bench.machine import describe_machine
 from bench.pairing import Spread
 from bench.result import CountRow, Result, Target
-from egoloader.convert import LeRobotSettings
-from tests.lerobot_folders import Folder, coded, png
-from tests.soak.casualties import (
-    Converting,
-    Operations,
-    StoppedBefore,
-    Writing,
-    kill_all,
-    kill_main,
-    kill_worker,
-)
-from tests.soak.forks import Ending, Forks, Strike, Task
+from tests.soak.casualties import Operations, StoppedBefore
+from tests.soak.forks import Ending, Forks
+from tests.soak.victims import CONVERTER, WRITER, Victim, victims
 from tests.soak.wholeness import (
     Contents,
     contents_of,
     differences,
+    episodes_aside,
     episodes_in,
     find_faults,
     stamps_of,
@@ -41,45 +32,31 @@ __all__ = [
     "Landing",
     "Toll",
     "Trial",
-    "Victim",
     "interrupt",
     "interruptions_report",
     "stop_everywhere",
-    "victims",
 ]
 
 _LIBRARIES = ("egoloader", "numpy", "av", "pyarrow")
 _SEED = 11
+_QUESTION = (
+    "Does SIGKILL ever leave an episode that is not whole, and does the same once more "
+    "finish it?\n\n"
+    "Moments are uniform from just before a run to just behind its end, or lie before each "
+    "operation that changes the folder: files opened, folders made, renamed, removed, "
+    "locked. Where a kill landed: *before* anything was written, "
+    "*mid-write*, which leaves a hidden folder, *between* two episodes, or *after* the "
+    "last. Wrong: whatever can be found in the folder then and is not byte for byte an "
+    "episode of an undisturbed run; a hidden folder that opens and is not; and whatever "
+    "the same command, run once more, leaves otherwise than an undisturbed run, or writes "
+    "again though it was whole."
+)
 #: Undisturbed runs, whose median says how long one takes.
 _RUNS = 5
 #: What a conversion whose worker is killed says of the episodes that it could not write.
 _LOST = "a worker process ended abruptly"
-WRITER, CONVERTER = "EpisodeWriter", "convert_lerobot"
 
 Landing = Literal["before", "mid-write", "between", "after"]
-
-
-@dataclass(frozen=True)
-class Victim:
-    """What is killed.
-
-    Attributes:
-        who: a writer or a converter.
-        case: what it does.
-        task: makes what it does in a folder.
-        strike: kills it.
-        before: makes what was done in the folder before; nothing unless given.
-        keeps: whether the same once more leaves episodes that are there as they are.
-        refusal: the error of the same once more where nothing is left to do; none unless given.
-    """
-
-    who: str
-    case: str
-    task: Callable[[Path], Task]
-    strike: Strike = kill_all
-    before: Callable[[Path], Task] | None = None
-    keeps: bool = True
-    refusal: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,7 +99,7 @@ class Trial:
         self._start.mkdir(parents=True)
         if victim.before is not None:
             _check(forks.run(victim.before(self._start)))
-        self._old = episodes_in(self._start)
+        self._old, self._aside = episodes_in(self._start), episodes_aside(self._start)
         seconds, contents = [], list[Contents]()
         for _ in range(_RUNS):
             ending = _check(forks.run(victim.task(self._prepared())))
@@ -167,7 +144,7 @@ class Trial:
     def _aftermath(self) -> tuple[Landing, list[str]]:
         """Look for faults, do the same once more, and look again."""
         landing = self._landing()
-        faults = find_faults(self._folder, [self._whole, self._old])
+        faults = find_faults(self._folder, [self._whole, self._old, self._aside])
         there = episodes_in(self._folder)
         kept = [n for n in there if self._victim.keeps and there[n] == self._whole.get(n)]
         before = {name: stamps_of(self._folder / name) for name in kept}
@@ -193,7 +170,7 @@ class Trial:
 
 def interrupt(forks: Forks, victim: Victim, root: Path, count: int, seed: int) -> Toll:
     """Kill a victim at random moments, from just before it begins to just behind its end."""
-    trial, moments = Trial(forks, victim, root), random.Random(seed)
+    trial, moments = Trial(forks, victim, root), random.Random(f"{seed} {victim.case}")
     delays = [moments.uniform(0.0, 1.05 * trial.seconds) for _ in range(count)]
     return _toll(victim, [trial.kill_at(delay) for delay in delays])
 
@@ -219,76 +196,11 @@ def _check(ending: Ending) -> Ending:
     return ending
 
 
-def victims(root: Path) -> dict[str, Victim]:
-    """Return all that is killed, by a short name; writes what converters convert."""
-    cameras = ("observation.images.top", "observation.images.wrist")
-    video = Folder(root / "video", dict.fromkeys(range(5), 60), cameras).build()
-    pictures = _with_pictures(root / "pictures", [60, 40])
-    options = {"options": {"overwrite": True}}
-    convert, convert_pictures = partial(_converting, video), partial(_converting, pictures)
-    return {
-        "writer": Victim(
-            WRITER, "a new episode", partial(Writing, total=240), refusal="EpisodeExistsError"
-        ),
-        "overwriter": Victim(
-            WRITER,
-            "in place of another, overwrite=True",
-            partial(Writing, total=240, **options),
-            before=partial(Writing, total=150),
-            keeps=False,
-        ),
-        "video": Victim(CONVERTER, "5 episodes of video, 1 process", partial(convert, workers=1)),
-        "pictures": Victim(
-            CONVERTER,
-            "2 episodes of pictures, 1 process",
-            partial(convert_pictures, workers=1),
-        ),
-        "overwriting": Victim(
-            CONVERTER,
-            "2 episodes of pictures in place of others, overwrite=True, 1 process",
-            partial(convert_pictures, workers=1, overwrite=True),
-            before=partial(convert_pictures, workers=1, quality=50),
-            keeps=False,
-        ),
-        "workers": Victim(
-            CONVERTER, "5 episodes of video, 2 workers, all are killed", partial(convert, workers=2)
-        ),
-        "main": Victim(
-            CONVERTER,
-            "5 episodes of video, 2 workers, all but these are killed",
-            partial(convert, workers=2),
-            strike=kill_main,
-        ),
-        "worker": Victim(
-            CONVERTER,
-            "5 episodes of video, 2 workers, one of these is killed",
-            partial(convert, workers=2),
-            strike=kill_worker,
-        ),
-    }
-
-
-def _converting(source: Path, folder: Path, **settings: Any) -> Task:
-    return Converting(folder, source, LeRobotSettings(image_size=(120, 160), **settings))
-
-
-def _with_pictures(root: Path, lengths: Sequence[int]) -> Path:
-    """Write a LeRobot folder whose pictures lie in its parquet files."""
-    key = "observation.images.wrist"
-    feature = {"dtype": "image", "shape": [32, 48, 3], "names": ["height", "width", "channel"]}
-    folder = Folder(root, dict(enumerate(lengths)), cameras=(), features={key: feature})
-    folder.write_meta()
-    for index, length in folder.lengths.items():
-        cells = [{"bytes": png(coded(t % 64)), "path": f"frame_{t}.png"} for t in range(length)]
-        folder.write_rows(index, length, {key: cells})
-    return root
-
-
 #: Kills of each victim at random moments.
 KILLS = {
     "writer": 55,
     "overwriter": 55,
-    "video": 30,
+    "videos": 30,
     "pictures": 15,
     "overwriting": 20,
     "workers": 25,
@@ -296,7 +208,7 @@ KILLS = {
     "worker": 15,
 }
 #: Those that do all in one process, one thing after the other.
-STOPPED = ("writer", "overwriter", "pictures", "overwriting")
+STOPPED = ("writer", "overwriter", "recoverer", "pictures", "overwriting")
 
 
 def interruptions_report(root: Path) -> Result:
@@ -323,18 +235,7 @@ def summarise(at_random: Sequence[Toll], stopped: Sequence[Toll]) -> Result:
     inside = sum(toll.landings.get("mid-write", 0) for toll in at_random)
     return Result(
         name="interruptions",
-        question=(
-            "Does SIGKILL ever leave an episode that is not whole, and does the same once more "
-            "finish it?\n\n"
-            "Moments are uniform from just before a run to just behind its end, or lie before each "
-            "operation that changes the folder: files opened, folders made, renamed, removed, "
-            "locked. Where a kill landed: *before* anything was written, "
-            "*mid-write*, which leaves a hidden folder, *between* two episodes, or *after* the "
-            "last. Wrong: whatever can be found in the folder then and is not byte for byte an "
-            "episode of an undisturbed run; a hidden folder that opens and is not; and whatever "
-            "the same command, run once more, leaves otherwise than an undisturbed run, or writes "
-            "again though it was whole."
-        ),
+        question=_QUESTION,
         machine=describe_machine(_LIBRARIES),
         settings={"seed": _SEED, "faults": faults[:20]},
         targets=(
@@ -355,8 +256,9 @@ def summarise(at_random: Sequence[Toll], stopped: Sequence[Toll]) -> Result:
 
 def _row(moments: str, toll: Toll) -> CountRow:
     columns: tuple[Landing, ...] = ("before", "mid-write", "between", "after")
-    landings = {name: toll.landings.get(name, 0) for name in columns}
-    counts = {"kills": toll.kills, **landings, "wrong": len(toll.faults)}
+    counts: dict[str, int] = {"kills": toll.kills}
+    counts |= {name: toll.landings.get(name, 0) for name in columns}
+    counts["wrong"] = len(toll.faults)
     return CountRow(f"{moments}: {toll.case}", toll.who, counts, {})
 
 

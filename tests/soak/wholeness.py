@@ -12,7 +12,15 @@ from egoloader.catalog import find_episodes
 from egoloader.errors import EpisodeError, FolderNotFoundError
 from egoloader.validate import validate_paths
 
-__all__ = ["Contents", "contents_of", "differences", "episodes_in", "find_faults", "stamps_of"]
+__all__ = [
+    "Contents",
+    "contents_of",
+    "differences",
+    "episodes_aside",
+    "episodes_in",
+    "find_faults",
+    "stamps_of",
+]
 
 #: Path -> bytes of a file, or None of a folder.
 Contents = Mapping[str, bytes | None]
@@ -31,6 +39,12 @@ def contents_of(folder: Path) -> Contents:
 def episodes_in(folder: Path) -> dict[str, Contents]:
     """Return what lies in a folder in the open, by name."""
     return {path.name: contents_of(path) for path in sorted(folder.glob("[!.]*")) if path.is_dir()}
+
+
+def episodes_aside(folder: Path) -> dict[str, Contents]:
+    """Return what a writer moved aside to replace it and had to leave there, by its old name."""
+    found = {path: _HIDDEN.fullmatch(path.name) for path in folder.glob(".*.old0")}
+    return {match["name"]: contents_of(path) for path, match in found.items() if match}
 
 
 def stamps_of(folder: Path) -> dict[str, tuple[int, int]]:
