@@ -18,6 +18,9 @@ __all__ = ["ScratchFolder"]
 #: What a rename onto something that can't be replaced in one step fails with.
 _OCCUPIED = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 
+#: How the folder is opened: nothing else that has its name is taken for it, and no link followed.
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 class ScratchFolder:
     """A folder beside `target`, on the same file system, that nobody takes for an episode.
@@ -148,9 +151,10 @@ def _lock(path: Path, target: Path) -> int:
         EpisodeExistsError: another writer has it.
     """
     while True:
-        path.mkdir(exist_ok=True)
+        with suppress(FileExistsError):
+            path.mkdir()
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            handle = os.open(path, _FOLDER)
         except FileNotFoundError:
             continue  # its writer has just published or removed it
         try:

@@ -84,6 +84,38 @@ def test_several_old_ones_go(path: Path) -> None:
     assert_only(path, 4)
 
 
+def test_another_writer_may_publish_as_one_begins(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir, late = Path.mkdir, list[Path]()
+
+    def make(self: Path, *arguments: Any, **options: Any) -> None:
+        if self.name == ".ep.zarr.partial" and not late:
+            late.append(self)
+            raise FileExistsError(17, "File exists", str(self))  # and is renamed right after
+        mkdir(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", make)
+    write_number(path, 1)
+    assert late
+    assert_only(path, 1)
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
+def test_what_is_no_folder_is_not_taken_for_it(path: Path, tmp_path: Path, kind: str) -> None:
+    partial, other = path.with_name(".ep.zarr.partial"), tmp_path / "other"
+    if kind == "file":
+        partial.touch()
+    else:
+        partial.symlink_to(other)
+    if kind == "link":
+        other.mkdir()
+        (other / "kept").touch()
+    with pytest.raises(OSError, match=r"\.ep\.zarr\.partial"):
+        write_number(path, 1)
+    assert not other.exists() or (other / "kept").exists()
+
+
 @pytest.mark.parametrize("ends", ["discard", "close"])
 def test_group_metadata_is_the_first_to_go(
     path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
