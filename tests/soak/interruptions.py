@@ -39,18 +39,19 @@ __all__ = [
 
 _LIBRARIES = ("egoloader", "numpy", "av", "pyarrow")
 _SEED = 11
-_QUESTION = (
-    "Does SIGKILL ever leave an episode that is not whole, and does the same once more "
-    "finish it?\n\n"
-    "Moments are uniform from just before a run to just behind its end, or lie before each "
-    "operation that changes the folder: files opened, folders made, renamed, removed, "
-    "locked. Where a kill landed: *before* anything was written, "
-    "*mid-write*, which leaves a hidden folder, *between* two episodes, or *after* the "
-    "last. Wrong: whatever can be found in the folder then and is not byte for byte an "
-    "episode of an undisturbed run; a hidden folder that opens and is not; and whatever "
-    "the same command, run once more, leaves otherwise than an undisturbed run, or writes "
-    "again though it was whole."
-)
+_QUESTION = """\
+Does SIGKILL ever leave an episode that is not whole, and does the same once more finish it?
+
+Random moments are uniform from just before a run to just behind its end; the other kills come
+before each operation that changes the folder: a file opened, a folder made, renamed, removed or
+locked.
+What a kill left: nothing new (*before*), a hidden folder (*mid-write*), some of the episodes and
+nothing else (*between*), or all of them (*after*).
+
+*Wrong* is whatever is found then and is not, byte for byte, an episode of an undisturbed run, or
+one that was there before; a hidden folder that opens and is neither; and whatever the same command,
+run once more, leaves otherwise than an undisturbed run, or writes again though it was whole.\
+"""
 #: Undisturbed runs, whose median says how long one takes.
 _RUNS = 5
 #: What a conversion whose worker is killed says of the episodes that it could not write.
@@ -237,7 +238,7 @@ def summarise(at_random: Sequence[Toll], stopped: Sequence[Toll]) -> Result:
         name="interruptions",
         question=_QUESTION,
         machine=describe_machine(_LIBRARIES),
-        settings={"seed": _SEED, "faults": faults[:20]},
+        settings={"seed": _SEED, **({"faults": faults[:20]} if faults else {})},
         targets=(
             _target("wrong", len(faults), "at most", 0),
             _target("kills of writers at random moments", count(WRITER), "at least", 80),

@@ -69,7 +69,7 @@ def _writers() -> dict[str, Victim]:
 
 
 def _converters(root: Path) -> dict[str, Victim]:
-    videos = partial(_converting, _with_videos(root / "videos"), workers=1)
+    videos = partial(_converting, _with_videos(root / "videos", 5), workers=1)
     pictures = partial(_converting, _with_pictures(root / "pictures"), workers=1)
     return {
         "videos": Victim(CONVERTER, "5 episodes of video, 1 process", videos),
@@ -85,8 +85,10 @@ def _converters(root: Path) -> dict[str, Victim]:
 
 
 def _converters_with_workers(root: Path) -> dict[str, Victim]:
-    convert = partial(_converting, _with_videos(root / "videos of two"), workers=2)
-    case = "5 episodes of video, 2 workers"
+    # Large, or most of the time would go into the start of the workers.
+    source, size = _with_videos(root / "videos of two", 10), (240, 320)
+    convert = partial(_converting, source, workers=2, image_size=size)
+    case = "10 episodes of video, 2 workers"
     return {
         "workers": Victim(CONVERTER, f"{case}, all are killed", convert),
         "main": Victim(CONVERTER, f"{case}, all but these are killed", convert, kill_main),
@@ -95,12 +97,12 @@ def _converters_with_workers(root: Path) -> dict[str, Victim]:
 
 
 def _converting(source: Path, folder: Path, **settings: Any) -> Task:
-    return Converting(folder, source, LeRobotSettings(image_size=(120, 160), **settings))
+    return Converting(folder, source, LeRobotSettings(**{"image_size": (120, 160), **settings}))
 
 
-def _with_videos(root: Path) -> Path:
+def _with_videos(root: Path, count: int) -> Path:
     cameras = ("observation.images.top", "observation.images.wrist")
-    return Folder(root, dict.fromkeys(range(5), 60), cameras).build()
+    return Folder(root, dict.fromkeys(range(count), 60), cameras).build()
 
 
 def _with_pictures(root: Path) -> Path:
