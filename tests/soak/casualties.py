@@ -25,6 +25,7 @@ from tests.soak.forks import Task
 
 __all__ = [
     "Converting",
+    "Leaving",
     "Operations",
     "StoppedBefore",
     "Writing",

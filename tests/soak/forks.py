@@ -93,7 +93,7 @@ class Forks:
         while (told := self._hear(moment)) is not None and "status" not in told:
             seconds = told["at"] - start["at"]
         if told is None:
-            with suppress(ProcessLookupError):  # it is just ending
+            with suppress(ProcessLookupError, FileNotFoundError):  # it is just ending
                 strike(start["pid"])
             told = self._tell()
         if "status" not in told:
