@@ -44,9 +44,8 @@ Does SIGKILL ever leave an episode that is not whole, and does the same once mor
 
 Random moments are uniform from just before a run to just behind its end; the other kills come
 before each operation that changes the folder: a file opened, a folder made, renamed, removed or
-locked.
-What a kill left: nothing new (*before*), a hidden folder (*mid-write*), some of the episodes and
-nothing else (*between*), or all of them (*after*).
+locked. What a kill left: nothing new (*before*), a hidden folder (*mid-write*), some of the
+episodes and nothing else (*between*), or all of them (*after*).
 
 *Wrong* is whatever is found then and is not, byte for byte, an episode of an undisturbed run, or
 one that was there before; a hidden folder that opens and is neither; and whatever the same command,
