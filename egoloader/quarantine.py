@@ -111,7 +111,8 @@ def add_spans(path: str | os.PathLike[str], spans: Iterable[BadSpan]) -> None:
         with _locked(target.parent):
             known = load_quarantine(target) if target.exists() else ()
             merged = merge_spans([*known, *spans])
-            draft = target.with_name(f".{target.name}.{os.getpid()}.partial")
+            # Of one name, as the folder is locked: what a killed process left goes with the next.
+            draft = target.with_name(f".{target.name}.partial")
             text = json.dumps([asdict(span) for span in merged], indent=1) + "\n"
             if len(text) > MAX_BYTES:
                 raise SettingsError(
