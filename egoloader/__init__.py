@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from egoloader.loader import EpisodeLoader
     from egoloader.pool import EpisodePool
     from egoloader.sampler import EpisodePoolSampler
+    from egoloader.workers import watch_workers
     from egoloader.writer import EpisodeWriter
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "eva_keymap",
     "human_keymap",
     "state_action_keymap",
+    "watch_workers",
 ]
 
 _HOMES = {
@@ -53,6 +55,7 @@ _HOMES = {
     "eva_keymap": "builders",
     "human_keymap": "builders",
     "state_action_keymap": "builders",
+    "watch_workers": "workers",
 }
 
 

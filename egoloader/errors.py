@@ -23,6 +23,7 @@
     ├── IndexKindError (TypeError)            an index that is no whole number
     ├── TrainingError (RuntimeError)          a run that learns nothing, or from NaN
     ├── LoaderError (RuntimeError)            an iterator that was used in another process
+    ├── WorkerLostError (RuntimeError)        a worker process has ended before its work
     ├── WriterError (ValueError)              input that the writer refuses
     │   └── EpisodeExistsError (FileExistsError)
     ├── ConversionError (ValueError)          a source folder that can't be converted
@@ -80,6 +81,7 @@ __all__ = [
     "TooManyBadFramesError",
     "TrainingError",
     "ValueRangeError",
+    "WorkerLostError",
     "WriterError",
     "check_whole",
     "near_miss",
@@ -213,6 +215,10 @@ class TrainingError(EgoloaderError, RuntimeError):
 
 class LoaderError(EgoloaderError, RuntimeError):
     """A loader's iterator was used in a process that it does not belong to."""
+
+
+class WorkerLostError(EgoloaderError, RuntimeError):
+    """A worker process has ended before its work: killed by the system, or by a crash in it."""
 
 
 class WriterError(EgoloaderError, ValueError):

@@ -53,6 +53,8 @@ ORDER = [
     "handles",
     "sharedmemory",
     "lifeline",
+    "memory",
+    "workers",
     "catalog",
     "columns",
     "peers",

@@ -30,6 +30,7 @@ from egoloader.train.config import (
     refuse_unused,
 )
 from egoloader.train.spec import describe
+from egoloader.workers import watch_workers
 
 __all__ = ["RunSettings", "fit", "main"]
 
@@ -118,6 +119,7 @@ def fit(config: DictConfig) -> None:
         ConfigError: the checkpoint to resume from is not there, broken, or of another policy;
             `output_dir` holds a run.
         TrainingError: no step was taken, or the loss is NaN or inf.
+        WorkerLostError: a worker process of the config's data module has ended.
         EgoloaderError: the config or the data is wrong.
     """
     refuse_unused(config)
@@ -139,7 +141,8 @@ def fit(config: DictConfig) -> None:
         check_same_policy(resume, checkpoint, policy)
     trainer = _make_trainer(config, ConfigRecord(record, OmegaConf.to_yaml(config)))
     try:
-        trainer.fit(policy, datamodule=data, ckpt_path=resume)
+        with watch_workers():  # a data module of the config's may have some
+            trainer.fit(policy, datamodule=data, ckpt_path=resume)
     except MisconfigurationException as error:
         raise ConfigError(f"the trainer refuses the config: {_one_line(error)}") from error
     if trainer.global_step == (checkpoint or {}).get("global_step", 0):
