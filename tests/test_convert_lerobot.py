@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import av
@@ -14,6 +15,7 @@ from egoloader.convert import (
     ConversionReport,
     LeRobotSettings,
     convert_lerobot,
+    lerobot,
 )
 from egoloader.errors import ConversionError
 from tests.lerobot_folders import (
@@ -27,6 +29,7 @@ from tests.lerobot_folders import (
     rows_of,
     write_video,
 )
+from tests.victims import die_on_episode_1
 
 Image = npt.NDArray[np.uint8]
 
@@ -194,6 +197,25 @@ def test_processes_write_what_one_process_writes(folder: Folder, tmp_path: Path)
         return {str(Path(p).relative_to(target)): d for p, (_, d) in snapshot(target).items()}
 
     assert contents(serial) == contents(parallel)
+
+
+def test_a_process_that_is_killed_is_reported_with_the_memory(
+    folder: Folder, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.cameras = ()
+    folder.lengths = {0: 12, 1: 12}
+    root, settings = folder.build(), LeRobotSettings(workers=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(lerobot, "convert_episode", die_on_episode_1)
+        report = convert_lerobot(root, target, settings)
+    assert re.match(r"episode 1: a worker process .* Memory now: .* avail", report.failed[1])
+    again = convert_lerobot(root, target, settings)
+    assert sorted(again.written + again.skipped) == [0, 1]
+    assert 1 in again.written
+    for index in (0, 1):
+        np.testing.assert_array_equal(
+            rows_of(episode(target, index), "observation.state"), ramp(12, 3)
+        )
 
 
 def test_progress_tells_every_episode(folder: Folder, target: Path) -> None:

@@ -18,6 +18,7 @@ from egoloader.convert.source import EpisodeEntry, LeRobotSource, absent_files, 
 from egoloader.convert.target import is_converted, target_path
 from egoloader.errors import ConversionError, require_extra
 from egoloader.lifeline import end_with_parent
+from egoloader.memory import measure_memory
 
 __all__ = ["convert_lerobot"]
 
@@ -176,7 +177,8 @@ def _outcome(future: Future[EpisodeResult], job: EpisodeJob) -> EpisodeResult:
     except BrokenProcessPool:
         error = (
             f"episode {job.entry.index}: a worker process ended abruptly, for want of memory or of "
-            "`if __name__ == '__main__':` in the calling script; try again with one worker"
+            "`if __name__ == '__main__':` in the calling script; try again with one worker. "
+            f"Memory now: {measure_memory()}"
         )
         return EpisodeResult(job.entry.index, error, {}, ())
 
