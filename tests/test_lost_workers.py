@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import signal_handling
 
 from egoloader import MultiDataset, collate, watch_workers, workers
 from egoloader.errors import FrameError, WorkerLostError
@@ -268,6 +269,20 @@ def test_the_figures_are_those_of_the_first_report() -> None:
     with pytest.raises(WorkerLostError) as caught, watch_workers():
         raise said
     assert str(caught.value) == str(first)
+
+
+def test_the_first_loader_of_a_process_leaves_the_handler_as_it_is(
+    folder: Path, sign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signal_handling, "_SIGCHLD_handler_set", False)
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        with watch_workers():
+            ours = signal.getsignal(signal.SIGCHLD)
+            assert go_through(folder, sign, num_workers=1) == FRAMES
+            assert signal.getsignal(signal.SIGCHLD) is ours
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_where_there_is_no_handler_none_is_put() -> None:
