@@ -366,9 +366,9 @@ class ZarrEpisode:
         if not is_array_name(key):
             return None  # a path out of the episode is no array of it
         folder = self._here().folder
-        metadata = folder.read_json(f"{key}/zarr.json")
+        metadata = folder.read_json(f"{key}/zarr.json", key)
         if metadata is None:
-            return folder.read_json(f"{key}/.zarray")
+            return folder.read_json(f"{key}/.zarray", key)
         return None if metadata.get("node_type") == "group" else metadata
 
     def _here(self) -> _ProcessState:

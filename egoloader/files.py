@@ -24,17 +24,21 @@ class StoredFile:
     """One open file, for reading from any thread; closed when nobody holds it any more.
 
     Raises:
-        OSError: the file can't be opened; IsADirectoryError where it is a folder.
+        OSError: the file can't be opened, or is a pipe or device; IsADirectoryError where it is a
+            folder.
     """
 
     __slots__ = ("__weakref__", "_fd", "signature", "size")
 
     def __init__(self, path: str) -> None:
         self._fd = -1
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # A pipe that somebody left there would have its reader wait for a writer.
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(self._fd)
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", path)
         #: Bytes of the file when it was opened.
         self.size = status.st_size
         self.signature: Signature = (status.st_size, status.st_mtime_ns, status.st_ino)

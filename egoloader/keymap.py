@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -170,7 +171,10 @@ class KeySpec:
 
 def is_array_name(name: str) -> bool:
     """Return whether a name, which may hold slashes, is a path that stays inside the episode."""
-    return not any(part in ("", ".", "..") for part in name.split("/")) and "\\" not in name
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        return False
+    # No system takes the others in a path; nor a lone half of a surrogate pair.
+    return "\\" not in name and "\0" not in name and not re.search(r"[\ud800-\udfff]", name)
 
 
 class KeyMap(Mapping[str, KeySpec]):

@@ -117,6 +117,8 @@ class ReferenceReader:
         return rows.tolist() if rows.dtype == object and rows.ndim == 1 else rows
 
     def _open(self, key: str) -> zarr.Array[Any]:
+        # zarr-python reads it, too, and would wait at a pipe.
+        self._folder.signature(f"{key}/.zattrs")
         store = CountingStore(self._folder.root, key, self._counts, self._on_hole)
         array = zarr.open_array(store=store, path=key, mode="r")
         metadata = with_tally(array.metadata, self._counts.of(key).add_chunk)

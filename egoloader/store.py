@@ -54,38 +54,43 @@ class EpisodeFolder:
         #: The folder's path as text, which costs less to join than a `Path`.
         self.root_name = os.fspath(root)
 
-    def read_json(self, path: str) -> dict[str, Any] | None:
+    def read_json(self, path: str, key: str | None = None) -> dict[str, Any] | None:
         """Return the JSON object in a file of at most 16 MB, or None where there is no file.
+
+        Args:
+            path: of the file, below the episode.
+            key: the array that it is of, if it is of one.
 
         Raises:
             EpisodeFormatError: the file is too large, is no JSON, or is no object.
-            OSError: the file is there but can't be read.
+            ReadError: the file is there but can't be read.
         """
+
+        def refuse(message: str) -> EpisodeFormatError:
+            return EpisodeFormatError(f"{path} {message}", episode=self.name, key=key)
+
         try:
-            with (self.root / path).open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                data = file.read(min(size, MAX_METADATA_BYTES) + 1)
+            file = StoredFile(self.full_path(path))
+            data = file.read(0, min(file.size, MAX_METADATA_BYTES) + 1)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
+        except OSError as error:
+            raise ReadError(f"{path} can't be read: {error}", episode=self.name, key=key) from error
         if len(data) > MAX_METADATA_BYTES:
-            raise EpisodeFormatError(
-                f"{path} is larger than {MAX_METADATA_BYTES} bytes", episode=self.name
-            )
+            raise refuse(f"is larger than {MAX_METADATA_BYTES} bytes")
         try:
             value = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise EpisodeFormatError(f"{path} is no JSON: {error}", episode=self.name) from error
+            raise refuse(f"is no JSON: {error}") from error
         if not isinstance(value, dict):
-            raise EpisodeFormatError(
-                f"{path} must hold a JSON object, got {type(value).__name__}", episode=self.name
-            )
+            raise refuse(f"must hold a JSON object, got {type(value).__name__}")
         return value
 
     def signature(self, path: str) -> Signature | None:
         """Return what tells a file from its successor; None where there is no file.
 
         Raises:
-            ReadError: it can't be told whether there is one.
+            ReadError: it can't be told whether there is one, or it is a pipe or device.
         """
         try:
             status = os.stat(f"{self.root_name}/{path}")  # noqa: PTH116 (a Path costs more)
@@ -95,6 +100,8 @@ class EpisodeFolder:
             raise ReadError(f"{path} can't be reached: {error}", episode=self.name) from error
         if stat.S_ISDIR(status.st_mode):
             return None
+        if not stat.S_ISREG(status.st_mode):
+            raise ReadError(f"{path} is no regular file", episode=self.name)
         return status.st_size, status.st_mtime_ns, status.st_ino
 
     def check_unchanged(self, key: str) -> None:

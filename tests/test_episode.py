@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import pickle
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numcodecs
 import numpy as np
 import pytest
 import zarr
@@ -18,6 +20,7 @@ from egoloader.errors import (
     EpisodeFormatError,
     EpisodeNotFoundError,
     MissingKeyError,
+    ReadError,
     RowRangeError,
 )
 from tests.episodes import (
@@ -195,8 +198,36 @@ def test_metadata_beyond_16_megabytes_is_refused(copied: Path) -> None:
 
 def test_broken_array_metadata_is_named(copied: Path) -> None:
     (copied / KEY / "zarr.json").write_text("{")
-    with pytest.raises(EpisodeFormatError, match=r"left\.obs_ee_pose"):
+    with pytest.raises(EpisodeFormatError, match=r"left\.obs_ee_pose") as caught:
         ZarrEpisode(copied).read({KEY: [(0, 1)]})
+    assert caught.value.key == KEY
+
+
+@pytest.mark.parametrize("name", ["zarr.json", f"{KEY}/zarr.json", f"{KEY}/c/0/0"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(copied: Path, name: str) -> None:
+    (copied / name).unlink()
+    os.mkfifo(copied / name)
+    with pytest.raises(ReadError, match=f"{name}.*regular file"):
+        ZarrEpisode(copied).read({KEY: [(0, 1)]})
+
+
+def test_a_pipe_beside_what_zarr_python_reads_is_not_waited_for(tmp_path: Path) -> None:
+    group = foreign_group(tmp_path / "ep.zarr", 20, zarr_format=2)
+    foreign_numbers(group, KEY, ramp(20, 7), compressors=numcodecs.Zlib(1))
+    ep = ZarrEpisode(tmp_path / "ep.zarr")
+    assert "zlib" in ep.reference_reason(KEY)
+    (tmp_path / "ep.zarr" / KEY / ".zattrs").unlink()
+    os.mkfifo(tmp_path / "ep.zarr" / KEY / ".zattrs")
+    with pytest.raises(ReadError, match="regular file"):
+        ep.read({KEY: [(0, 1)]})
+
+
+@pytest.mark.parametrize("key", ["a\0b", "\ud800", "x" * 300, "/".join("x" * 3000), "../ep.zarr"])
+def test_names_that_no_path_holds_are_those_of_no_array(copied: Path, key: str) -> None:
+    ep = ZarrEpisode(edit_attrs(copied, features={key: {"dtype": "float32", "shape": [7]}}))
+    with pytest.raises((MissingKeyError, ReadError)) as caught:
+        ep.read({key: [(0, 1)]})
+    assert (caught.value.episode, caught.value.key) == (copied.name, key)
 
 
 def test_a_zarr_v2_group_is_an_episode(tmp_path: Path) -> None:
