@@ -209,7 +209,7 @@ def _edit_feature(rng: random.Random, base: Base, documents: Documents) -> str:
     features = _attributes(documents).setdefault("features", {})
     if not isinstance(features, dict):
         return "nothing"
-    key = rng.choice([*base.keys, rng.choice(_NAMES)])
+    key = rng.choice([rng.choice(base.keys), rng.choice(_NAMES)])
     dtype = rng.choice(["jpeg", "json", "bytes", "float32", "int64", *_SCALARS])
     shape = rng.choice([[], [3], [16, 24, 3], [17, 24, 3], [65500, 65500, 3], [0, 0, 3], [10**9]])
     features[key] = rng.choice([{"dtype": dtype, "shape": shape}, {"dtype": dtype}, _anything(rng)])

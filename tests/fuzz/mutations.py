@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,18 +62,20 @@ class Mutation:
         what: was done, in words.
         changed: files with other content; None where one is taken away.
         folders: paths at which an empty folder is in the place of a file.
+        pipes: paths at which a pipe is, to which nobody writes.
         rows: array and row to other bytes, which are stored as an episode's own are.
     """
 
     what: str
     changed: Mapping[str, bytes | None]
     folders: Sequence[str] = ()
+    pipes: Sequence[str] = ()
     rows: Mapping[tuple[str, int], bytes] | None = None
 
     @property
     def paths(self) -> frozenset[str]:
         """All paths that something was done to; of a row, that of its array."""
-        return frozenset([*self.changed, *self.folders, *(f"{k}/" for k, _ in self.rows or ())])
+        return frozenset([*self.changed, *(f"{k}/" for k, _ in self.rows or ())])
 
     def keys(self, base: Base) -> frozenset[str] | None:
         """Return the arrays that something was done to; None where it was done to the group."""
@@ -89,6 +92,9 @@ class Mutation:
         target.mkdir(exist_ok=True)
         for path in self.folders:
             (target / path).mkdir(parents=True)
+        for path in self.pipes:
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            os.mkfifo(target / path)
         with zarr.config.set({"array.write_empty_chunks": True}):  # an empty row is a row
             for (key, row), data in (self.rows or {}).items():
                 put_row(target, key, row, data)
@@ -192,9 +198,12 @@ def _delete(rng: random.Random, material: Material) -> Mutation:
     ]
     # Most often something of which the rest may still be read.
     paths = rng.choices(choices, weights=[6, 6, 4, 2, 2, 2, 1, 0.5, 0.5])[0]
-    folders = list(paths) if rng.random() < 0.15 else []
-    what = f"{'folders in the place of ' if folders else ''}{', '.join(paths)}"
-    return Mutation(what, dict.fromkeys(paths), folders)
+    instead, told = rng.random(), ", ".join(paths)
+    if instead < 0.1:
+        return Mutation(f"folders in place of {told}", dict.fromkeys(paths), folders=paths)
+    if instead < 0.2:
+        return Mutation(f"pipes in place of {told}", dict.fromkeys(paths), pipes=paths)
+    return Mutation(told, dict.fromkeys(paths))
 
 
 def _put_pictures(rng: random.Random, material: Material) -> Mutation:
