@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +22,9 @@ from egoloader.keymap import KeySpec
 from tests.fuzz.bases import ANNOTATIONS, TIMES, Base
 from tests.oracle import keeps_time_axis, slow_rows
 
-__all__ = ["Rows", "StoreRows", "difference", "slow_sample"]
+__all__ = ["Rows", "StoreRows", "differences", "slow_sample"]
+
+Span = tuple[str, int, int]
 
 
 class Rows(Protocol):
@@ -88,29 +90,63 @@ def _quietly(read: Callable[[], Any]) -> Any:
         return read()
 
 
-def slow_sample(rows: Rows, base: Base, frame: int) -> dict[str, Any]:
-    """Return what a base's keymap gives at a frame, and what every sample carries."""
-    spans = _spans(rows)
-    ends = [min(end, rows.total) for _, start, end in spans if start <= frame < end]
-    cut_end = min(ends) if ends and base.has_cutoff else None
-    sample: dict[str, Any] = {}
+def slow_sample(
+    rows: Rows, base: Base, frame: int, keys: Collection[str] | None = None
+) -> dict[str, Any]:
+    """Return what a base's keymap gives at a frame, and what every sample carries.
+
+    Args:
+        rows: of the episode.
+        base: whose keymap is meant.
+        frame: which sample.
+        keys: of the sample that are asked for, where it is not all; the others need not be there.
+    """
+    spans = functools.cache(functools.partial(_spans, rows))
+    makers: dict[str, Callable[[], Any]] = {
+        "fps": lambda: np.float32(rows.fps),
+        "embodiment": lambda: rows.embodiment,
+        "frame_index": lambda: frame,
+        "timestamp": lambda: _time(rows, frame),
+    }
     for key, spec in base.keymap.items():
         if spec.is_annotation:
-            sample[key] = "; ".join(text for text, start, end in spans if start <= frame < end)
+            makers[key] = lambda: _text(spans(), frame)
             continue
-        places, pads = slow_rows(spec, rows.fps, rows.total, frame, cut_end)
-        has = rows.has(spec.zarr_key)
-        steps = [
-            _value(rows, spec, place) if has else np.zeros(spec.shape or ()) for place in places
-        ]
-        is_pad = np.array(pads if has else [True] * len(pads))
-        windowed = keeps_time_axis(spec)
-        sample[key] = steps if windowed else steps[0]
+        is_cut = base.has_cutoff and spec.key_type == "action_keys"
+        entry = functools.cache(functools.partial(_entry, rows, spec, frame, spans, is_cut))
+        makers[key] = functools.partial(_part, entry, 0)
         if spec.emits_mask:
-            sample[f"{key}_is_pad"] = is_pad if windowed else is_pad[0]
-    time = float(rows.row(TIMES, frame)) if rows.has(TIMES) else frame / rows.fps
-    context = {"fps": np.float32(rows.fps), "embodiment": rows.embodiment, "frame_index": frame}
-    return {**sample, **context, "timestamp": time}
+            makers[f"{key}_is_pad"] = functools.partial(_part, entry, 1)
+    return {key: make() for key, make in makers.items() if keys is None or key in keys}
+
+
+def _part(entry: Callable[[], tuple[Any, Any]], number: int) -> Any:
+    return entry()[number]
+
+
+def _entry(
+    rows: Rows, spec: KeySpec, frame: int, spans: Callable[[], list[Span]], is_cut: bool
+) -> tuple[Any, Any]:
+    """Return the value of an entry and its mask."""
+    ends = [min(end, rows.total) for _, a, end in spans() if a <= frame < end] if is_cut else []
+    cut_end = min(ends) if ends else None
+    places, pads = slow_rows(spec, rows.fps, rows.total, frame, cut_end)
+    has = rows.has(spec.zarr_key)
+    zeros = np.zeros(spec.shape or (), np.float32)
+    steps = [_value(rows, spec, place) if has else zeros for place in places]
+    is_pad = np.array(pads if has else [True] * len(pads))
+    windowed = keeps_time_axis(spec)
+    if not windowed:
+        return steps[0], is_pad[0]
+    return np.stack(steps) if isinstance(steps[0], np.ndarray | np.generic) else steps, is_pad
+
+
+def _text(spans: Iterable[Span], frame: int) -> str:
+    return "; ".join(text for text, start, end in spans if start <= frame < end)
+
+
+def _time(rows: Rows, frame: int) -> float:
+    return float(rows.row(TIMES, frame)) if rows.has(TIMES) else frame / rows.fps
 
 
 def _value(rows: Rows, spec: KeySpec, number: int) -> Any:
@@ -128,25 +164,23 @@ def _pixels(jpeg: bytes) -> npt.NDArray[np.uint8]:
     return np.asarray(simplejpeg.decode_jpeg(jpeg, strict=True)).transpose(2, 0, 1)
 
 
-def _spans(rows: Rows) -> list[tuple[str, int, int]]:
+def _spans(rows: Rows) -> list[Span]:
     if not rows.has(ANNOTATIONS):
         return []
     found = [json.loads(rows.row(ANNOTATIONS, n)) for n in range(rows.count(ANNOTATIONS))]
     return [(row["text"], row["start_idx"], row["end_idx"]) for row in found]
 
 
-def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Return the key in which a sample is not what it is to be, and how; empty where there is none.
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, str]:
+    """Return the keys in which a sample is not what it is to be, and how it differs.
 
     Numbers must have the same dtype and shape, and be equal, NaN to NaN.
     """
-    for key, value in wanted.items():
-        if key not in found:
-            return f"{key} is not there"
-        told = _compare(found[key], value)
-        if told:
-            return f"{key}: {told}"
-    return ""
+    told = {
+        key: _compare(found[key], value) if key in found else "not there"
+        for key, value in wanted.items()
+    }
+    return {key: how for key, how in told.items() if how}
 
 
 def _compare(found: Any, wanted: Any) -> str:

@@ -23,7 +23,7 @@ from egoloader.errors import (
 )
 from tests.fuzz.bases import CAMERA, Base
 from tests.fuzz.mutations import Mutation
-from tests.fuzz.oracle import Rows, StoreRows, difference, slow_sample
+from tests.fuzz.oracle import Rows, StoreRows, differences, slow_sample
 from tests.fuzz.probe import Reading
 from tests.readers import BYTE_RANGE
 
@@ -107,18 +107,20 @@ class _Court:
             return stage
         if found["episode"] != self._path.name:
             raise _WrongError(f"frame {frame} says that it is of {found['episode']!r}")
+        others: Mapping[str, str] | None = None
         if frame < self._recording.total:
-            wanted = slow_sample(self._recording, self._base, frame)
             # Served as recorded although zarr-python may refuse it: what the mutation hit is
             # not needed to find and decode the rows, or is redundant.
-            if not difference(found, wanted):
+            others = differences(found, slow_sample(self._recording, self._base, frame))
+            if not others:
                 return Verdict.ORIGINAL
         try:
-            told = difference(found, slow_sample(self._ask_zarr(), self._base, frame))
+            wanted = slow_sample(self._ask_zarr(), self._base, frame, others)
         except Exception as error:  # whatever zarr-python raises
             raise _WrongError(
                 f"frame {frame} is served, zarr-python says {error!r:.300}"
             ) from error
+        told = differences(found, wanted)
         if told:
             raise _WrongError(f"frame {frame}, {told}")
         return Verdict.ZARR
@@ -197,7 +199,7 @@ class _Court:
             if errors:
                 raise _WrongError(f"frames {frames} are served together, alone {errors[0]!s:.300}")
             for frame, single, other in zip(frames, singles, batch, strict=True):
-                told = difference(other, _plain(single))
+                told = differences(other, _plain(single))
                 if told:
                     raise _WrongError(f"frame {frame} of batch {frames}, {told}")
 
