@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from egoloader import EpisodeLoader, ZarrDataset
+from egoloader import EpisodeLoader, MultiDataset, ZarrDataset
 from egoloader.guard import MissingChunks
 from egoloader.validate import Finding, validate_episode
 from tests.fuzz.bases import TOTAL, Base
@@ -49,28 +49,42 @@ class Reading:
 Probe = Callable[[Base, Path, random.Random], Reading]
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """An episode, and how it is opened."""
+
+    base: Base
+    path: Path
+    missing: MissingChunks
+
+    def open(self) -> ZarrDataset:
+        return ZarrDataset(self.path, self.base.keymap, **self._options())
+
+    def open_folder(self) -> MultiDataset:
+        return MultiDataset.from_folder(self.path.parent, self.base.keymap, **self._options())
+
+    def _options(self) -> dict[str, Any]:
+        return {"annotation_cutoff": self.base.has_cutoff, "missing_chunks": self.missing}
+
+
 def probe(base: Base, path: Path, rng: random.Random) -> Reading:
     """Open an episode, read every frame of it, and for a part of them batches; validate a part."""
-    missing: MissingChunks = rng.choice(["error", "error", "fill"])
-    way = rng.choice([None, _batch_of_all, _batches_of_threads])
+    source = _Source(base, path, rng.choice(["error", "error", "fill"]))
+    way = rng.choice([None, _batch_of_all, _batches_of_threads, _batch_of_folder])
     depth: Any = rng.choice([None, None, "full", "full", "sampled", "metadata"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what is assumed or filled, as was asked for
         findings = None if depth is None else validate_episode(path, path.name, depth)
         try:
-            data = _open(base, path, missing)
+            data = source.open()
         except Exception as error:  # judged later
             return Reading(None, error, {}, (), findings, depth == "full")
         numbers = _frames(len(data), rng)
         frames = {
             number: _attempt(functools.partial(data.__getitem__, number)) for number in numbers
         }
-        batches = [] if way is None else way(_open(base, path, missing), numbers)
+        batches = [] if way is None or not numbers else way(source, numbers)
     return Reading(len(data), None, frames, batches, findings, depth == "full")
-
-
-def _open(base: Base, path: Path, missing: MissingChunks) -> ZarrDataset:
-    return ZarrDataset(path, base.keymap, annotation_cutoff=base.has_cutoff, missing_chunks=missing)
 
 
 def _frames(total: int, rng: random.Random) -> list[int]:
@@ -87,20 +101,30 @@ def _attempt(read: Callable[[], Any]) -> Any:
         return error
 
 
-def _batch_of_all(data: ZarrDataset, frames: Sequence[int]) -> list[tuple[Sequence[int], Any]]:
-    if not frames:
-        return []
-    return [(frames, _attempt(lambda: list(data.__getitems__(frames))))]
+def _batch_of_all(source: _Source, frames: Sequence[int]) -> list[tuple[Sequence[int], Any]]:
+    return [(frames, _attempt(lambda: list(source.open().__getitems__(frames))))]
 
 
-def _batches_of_threads(
-    data: ZarrDataset, frames: Sequence[int]
-) -> list[tuple[Sequence[int], Any]]:
+def _batches_of_threads(source: _Source, frames: Sequence[int]) -> list[tuple[Sequence[int], Any]]:
     parts = [frames[at : at + _BATCH] for at in range(0, len(frames), _BATCH)]
-    loader = iter(EpisodeLoader(data, batch_sampler=parts, num_threads=1))
+    loader = iter(EpisodeLoader(source.open(), batch_sampler=parts, num_threads=1))
     found = [(part, _attempt(lambda: _samples(next(loader)))) for part in parts]
     assert next(loader, None) is None
     return found
+
+
+def _batch_of_folder(source: _Source, frames: Sequence[int]) -> list[tuple[Sequence[int], Any]]:
+    """Read the episode as one of those in its folder."""
+
+    def read() -> list[Any]:
+        data, first = source.open_folder(), 0
+        for name, count in data.frames_by_episode():
+            if name == source.path.name:
+                return list(data.__getitems__([first + frame for frame in frames]))
+            first += count
+        raise LookupError(f"{source.path.name} is not found in its folder")
+
+    return [(frames, _attempt(read))]
 
 
 def _samples(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
