@@ -9,11 +9,15 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from bench.result import load, save
+from egoloader.chunkcodec import ChunkCodec, ChunkRows
+from egoloader.chunktable import ChunkTable
+from egoloader.decompression import DECOMPRESSORS, Stored
 from egoloader.errors import EpisodeFormatError, FrameError, ReadError, SampleError
 from tests.fuzz import memory, worker
 from tests.fuzz.__main__ import main
@@ -80,6 +84,69 @@ def test_a_case_is_the_same_every_time(workshop: Workshop, tmp_path: Path) -> No
         assert one == workshop.mutation(case)
         assert one.what == other.mutation(case).what
         assert one.paths
+
+
+# The package, broken on purpose.
+
+
+def _without_checksums(data: Stored, _limit: int) -> Stored:
+    return memoryview(data)[:-4]
+
+
+def _zeros_for_bad_chunks(codec: ChunkCodec, data: Stored) -> ChunkRows:
+    try:
+        return _decode(codec, data)
+    except Exception:  # as loaders do that would rather go on
+        return codec.filled()
+
+
+def _out_of_range(_codec: ChunkCodec, _data: Stored) -> ChunkRows:
+    raise IndexError("list index out of range")
+
+
+def _one_row_late(codec: ChunkCodec, data: Stored) -> ChunkRows:
+    rows = _decode(codec, data)
+    return np.roll(rows, 1, axis=0) if isinstance(rows, np.ndarray) else rows
+
+
+_decode = ChunkCodec.decode
+
+
+def _find_wrong(workshop: Workshop, base: str, kind: str) -> str:
+    """Return why some case is wrong."""
+    found = (workshop.run(Case(base, kind, seed)) for seed in range(60))
+    return next(one.judgement.why for one in found if _is_wrong(one))
+
+
+def test_checksums_that_are_not_looked_at_are_found(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(cast(Any, DECOMPRESSORS), "crc32c", _without_checksums)
+    assert "zarr-python says" in _find_wrong(workshop, "writer", "flipped-bits")
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "kind", "why"),
+    [
+        (_zeros_for_bad_chunks, "truncated", "zarr-python says"),
+        (_zeros_for_bad_chunks, "flipped-bits", "zarr-python says"),
+        (_one_row_late, "bad-jpeg", "frame 0, {"),
+        (_one_row_late, "edited-json", "frame 0, {"),
+    ],
+)
+def test_values_that_are_silently_wrong_are_found(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, sabotage: Any, kind: str, why: str
+) -> None:
+    monkeypatch.setattr(ChunkCodec, "decode", sabotage)
+    assert why in _find_wrong(workshop, "blosc", kind)
+
+
+def test_an_index_error_from_within_is_found(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ChunkTable, "find", _out_of_range)
+    why = _find_wrong(workshop, "writer", "swapped")
+    assert "IndexError('list index out of range')" in why
 
 
 # Readers that are wrong on purpose.
