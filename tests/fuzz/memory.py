@@ -34,7 +34,7 @@ class Watch:
     def __enter__(self) -> Watch:
         with suppress(OSError):  # where it is forbidden, only new maxima are seen
             _MARKS.write_text("5")  # the maximum starts anew
-        self._before = _bytes_of("VmRSS")
+        self._before = _bytes_of("VmHWM")
         return self
 
     def __exit__(
