@@ -15,7 +15,7 @@ from egoloader.batchplan import BatchPlan, plan_batch
 from egoloader.binding import bind
 from egoloader.cast import output_dtype
 from egoloader.chunkcodec import ChunkRows
-from egoloader.decode import jpeg_size
+from egoloader.decode import decode_jpeg, jpeg_size
 from egoloader.episode import ANNOTATIONS, TIMESTAMP, ZarrEpisode
 from egoloader.errors import EpisodeError, SampleError, SettingsError, check_whole, near_miss
 from egoloader.frames import Camera
@@ -362,7 +362,12 @@ class SampleMaker:
         if self.settings.marks_replaced:
             # Others come in the place of bad frames: which ones are may not depend on the order.
             return self._first_size(spec.zarr_key)
-        return jpeg_size(data, episode=self.episode.name, key=spec.zarr_key, frame=frame)
+        where: dict[str, Any] = {"episode": self.name, "key": spec.zarr_key, "frame": frame}
+        size = jpeg_size(data, **where)
+        if self.settings.image_dtype != "jpeg":
+            # Only a frame that is whole sets it: by a head that lies, all others would be refused.
+            decode_jpeg(data, np.empty((*size, 3), np.uint8), stored_size=size, **where)
+        return size
 
     def _first_size(self, key: str) -> tuple[int, int]:
         """Return the (height, width) of a camera's first frame that can be read.

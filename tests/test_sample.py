@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,25 @@ def test_a_dtype_for_json_rows_is_refused(tmp_path: Path) -> None:
     foreign_bytes(group, "m", [b"1"])
     with pytest.raises(KeyMapError, match="no dtype can be set"):
         ZarrDataset(tmp_path / "ep.zarr", keymap(m=entry("m", "metadata_keys", dtype="int64")))
+
+
+def test_a_broken_frame_does_not_set_the_size_of_the_others(tmp_path: Path) -> None:
+    frames = jpegs(pictures(3))
+    at = frames[1].index(b"\xff\xc0") + 5
+    assert frames[1][at : at + 4] == struct.pack(">HH", 16, 24)
+    frames[1] = frames[1][:at] + struct.pack(">HH", 800, 600) + frames[1][at + 4 :]
+    group = foreign_group(tmp_path / "ep.zarr", 3)
+    foreign_bytes(group, CAMERA, frames)
+    ds = ZarrDataset(tmp_path / "ep.zarr", keymap(cam=camera()))
+    for _ in range(2):
+        with pytest.raises(FrameError, match="truncated or corrupt") as caught:
+            ds[1]
+        assert caught.value.frame == 1
+    assert is_flat(ds[0]["cam"], shade(0))
+    assert is_flat(ds[2]["cam"], shade(2))
+    with pytest.raises(FrameError, match="800 x 600") as caught:
+        ds[1]
+    assert caught.value.frame == 1
 
 
 @pytest.mark.parametrize("row", [b"{", b"", b"\xff", b"[" * 100_000])
