@@ -193,12 +193,14 @@ class _Court:
             errors = [one for one in singles if isinstance(one, Exception)]
             if isinstance(batch, Exception):
                 self._check_error(batch, self._stage(batch))
-                if not errors:
+                if not errors and not _is_relative(batch):
                     raise _WrongError(f"frames {frames} are bad together alone: {batch!s:.300}")
                 continue
-            if errors:
+            if any(not _is_relative(one) for one in errors):
                 raise _WrongError(f"frames {frames} are served together, alone {errors[0]!s:.300}")
             for frame, single, other in zip(frames, singles, batch, strict=True):
+                if isinstance(single, Exception):
+                    continue
                 told = differences(other, _plain(single))
                 if told:
                     raise _WrongError(f"frame {frame} of batch {frames}, {told}")
@@ -210,6 +212,15 @@ class _Court:
             return
         if not any(one.is_bad for one in reading.findings):
             raise _WrongError(f"{stage}, and validation finds nothing bad")
+
+
+def _is_relative(error: Exception) -> bool:
+    """Return whether a frame is only refused beside others.
+
+    Where nothing declares the size of a camera's frames, the first whole one that is read sets it,
+    and that may be another one when batches are read.
+    """
+    return isinstance(error, FrameError) and "its other frames have" in str(error)
 
 
 def _names(error: EgoloaderError, key: str) -> bool:

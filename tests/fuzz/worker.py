@@ -18,8 +18,8 @@ from tests.fuzz.probe import Probe, probe
 
 __all__ = ["LIMIT", "Lane", "run_cases"]
 
-#: Seconds that one case may take, and that a process may take to make its good episodes.
-LIMIT, _START = 20.0, 120.0
+#: Seconds that one case may take, a process to make its good episodes, and one to end.
+LIMIT, _START, _PATIENCE = 20.0, 120.0, 10.0
 # Of a process that has imported all and done nothing: a new one comes at once.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([__name__])
@@ -54,13 +54,21 @@ class Lane:
         return outcome
 
     def close(self) -> None:
-        """End the process."""
+        """Have the process end."""
+        if self._running is not None:
+            _, connection = self._running
+            connection.send(None)
+            self._end(_PATIENCE)
+
+    def _end(self, patience: float) -> None:
+        """Wait so many seconds for the process to end by itself, then end it."""
         if self._running is not None:
             process, connection = self._running
             self._running = None
-            connection.close()
+            process.join(patience)
             process.kill()
             process.join()
+            connection.close()
 
     def _start(self) -> tuple[ForkServerProcess, Connection]:
         ours, theirs = _CONTEXT.Pipe()
@@ -73,7 +81,7 @@ class Lane:
         return process, ours
 
     def _lost(self, case: Case, why: str) -> Outcome:
-        self.close()
+        self._end(0.0)
         return Outcome(case, "", Judgement(Verdict.WRONG, why), self._limit, 0)
 
 
@@ -82,8 +90,8 @@ def _serve(connection: Connection, root: Path, probe: Probe) -> None:
     workshop = Workshop(root, probe)
     limit_addresses()
     connection.send("ready")
-    while True:
-        connection.send(workshop.run(connection.recv()))
+    while (case := connection.recv()) is not None:
+        connection.send(workshop.run(case))
 
 
 def run_cases(root: Path, cases: Sequence[Case], lanes: int) -> Iterator[Outcome]:
