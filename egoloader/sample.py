@@ -362,10 +362,16 @@ class SampleMaker:
         if self.settings.marks_replaced:
             # Others come in the place of bad frames: which ones are may not depend on the order.
             return self._first_size(spec.zarr_key)
-        where: dict[str, Any] = {"episode": self.name, "key": spec.zarr_key, "frame": frame}
+        return self._size_of(spec.zarr_key, frame, data)
+
+    def _size_of(self, key: str, row: int, data: bytes) -> tuple[int, int]:
+        """Return the (height, width) of a frame, which is whole where frames are decoded.
+
+        By a head that lies, all others would be refused.
+        """
+        where: dict[str, Any] = {"episode": self.name, "key": key, "frame": row}
         size = jpeg_size(data, **where)
         if self.settings.image_dtype != "jpeg":
-            # Only a frame that is whole sets it: by a head that lies, all others would be refused.
             decode_jpeg(data, np.empty((*size, 3), np.uint8), stored_size=size, **where)
         return size
 
@@ -379,7 +385,7 @@ class SampleMaker:
         for row in range(min(self.total_frames, _SIZED_ROWS)):
             try:
                 ((data,),) = self.episode.read({key: [(row, row + 1)]})[key]
-                return jpeg_size(bytes(data), episode=self.name, key=key, frame=row)
+                return self._size_of(key, row, bytes(data))
             except EpisodeError as error:
                 last = error
         assert last is not None

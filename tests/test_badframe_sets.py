@@ -178,7 +178,7 @@ def mixed_camera(folder: Path, rows: dict[int, bytes]) -> Path:
 @pytest.mark.parametrize("first", [0, 5, 12])
 def test_the_first_frame_says_how_large_a_camera_is(tmp_path: Path, first: int) -> None:
     (other,) = jpegs(pictures(1, (24, 40)))
-    path = mixed_camera(tmp_path, {0: b"no JPEG", 5: other, 12: other})
+    path = mixed_camera(tmp_path, {0: other[: len(other) // 2], 5: other, 12: other})
     ds = ZarrDataset(path, KeyMap({"cam": camera()}), on_bad_frame="skip", **HALF)
     order = [first, *(n for n in range(20) if n != first)]
     marks = {n: bool(ds[n]["is_replaced"]) for n in order}
