@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from egoloader.errors import FolderNotFoundError, SettingsError, near_miss
-from egoloader.store import GROUP_FILES
+from egoloader.store import GROUP_FILES, MAX_METADATA_BYTES
 
 __all__ = [
     "Split",
@@ -24,6 +25,12 @@ __all__ = [
 
 Split = Literal["train", "valid", "all"]
 
+#: Folders, one in the other, that episodes may lie in.
+MAX_DEPTH = 64
+#: Ways, by links, that may lead to one folder. Some links, each to a folder of such links, make
+#: more ways than can ever be walked.
+MAX_WAYS = 100
+
 
 def find_episodes(folder: Path) -> list[str]:
     """Return the paths below `folder` of all episodes in it, sorted.
@@ -33,6 +40,7 @@ def find_episodes(folder: Path) -> list[str]:
 
     Raises:
         FolderNotFoundError: there is no such folder, or no episode in it.
+        SettingsError: folders that lie too deep in one another, or links without end.
     """
     if not folder.is_dir():
         raise FolderNotFoundError("there is no folder at this path", episode=str(folder))
@@ -42,7 +50,10 @@ def find_episodes(folder: Path) -> list[str]:
             "give the folder above it, or open it with ZarrDataset",
             episode=str(folder),
         )
-    found = sorted(_walk(folder, folder, frozenset({os.path.realpath(folder)})))
+    try:
+        found = sorted(_Walk(folder).below(folder, frozenset({os.path.realpath(folder)})))
+    except OSError as error:
+        raise FolderNotFoundError(f"it can't be searched: {error}", episode=str(folder)) from error
     if not found:
         raise FolderNotFoundError("the folder holds no episodes", episode=str(folder))
     return found
@@ -126,7 +137,7 @@ def is_episode(folder: Path) -> bool:
 def _declares_frames(folder: Path) -> bool:
     for name in ("zarr.json", ".zattrs"):
         path = folder / name
-        if path.is_file() and b'"total_frames"' in path.read_bytes():
+        if path.is_file() and b'"total_frames"' in _metadata(path):
             return True
     return False
 
@@ -138,26 +149,49 @@ def _holds_array(folder: Path) -> bool:
         if (child / ".zarray").is_file():
             return True
         metadata = child / "zarr.json"
-        if metadata.is_file() and b'"array"' in metadata.read_bytes():
+        if metadata.is_file() and b'"array"' in _metadata(metadata):
             return True
     return False
 
 
-def _walk(root: Path, folder: Path, above: frozenset[str]) -> Iterator[str]:
-    """Yield the episodes below `folder`; `above` holds the real paths that lead to it."""
-    found = False
-    for path in sorted(folder.iterdir()):
-        real = os.path.realpath(path)
-        # A link to a folder above would be walked without end; one to itself is no folder.
-        if path.name.startswith(".") or real in above or not path.is_dir():
-            continue
-        if is_episode(path):
-            found = True
-            yield path.relative_to(root).as_posix()
-        else:
-            for name in _walk(root, path, above | {real}):
+def _metadata(path: Path) -> bytes:
+    """Return a metadata file's bytes; of one that is too large to be one, the first."""
+    with path.open("rb") as file:
+        return file.read(min(path.stat().st_size, MAX_METADATA_BYTES))
+
+
+class _Walk:
+    """Looks for the episodes below a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._ways: Counter[str] = Counter()
+
+    def below(self, folder: Path, above: frozenset[str]) -> Iterator[str]:
+        """Yield the episodes below `folder`; `above` holds the real paths that lead to it."""
+        found = False
+        for path in sorted(folder.iterdir()):
+            real = os.path.realpath(path)
+            # A link to a folder above would be walked without end; one to itself is no folder.
+            if path.name.startswith(".") or real in above or not path.is_dir():
+                continue
+            if is_episode(path):
                 found = True
-                yield name
-    if not found and folder != root and folder.suffix == ".zarr":
-        # What an interrupted copy leaves; opening it says so, where passing it over would not.
-        yield folder.relative_to(root).as_posix()
+                yield path.relative_to(self._root).as_posix()
+            else:
+                self._check(path, real, len(above))
+                for name in self.below(path, above | {real}):
+                    found = True
+                    yield name
+        if not found and folder != self._root and folder.suffix == ".zarr":
+            # What an interrupted copy leaves; opening it says so, where passing it over would not.
+            yield folder.relative_to(self._root).as_posix()
+
+    def _check(self, path: Path, real: str, depth: int) -> None:
+        """Refuse what is not walked to its end."""
+        self._ways[real] += 1
+        if depth > MAX_DEPTH or self._ways[real] > MAX_WAYS:
+            what = f"{MAX_DEPTH} folders" if depth > MAX_DEPTH else f"{MAX_WAYS} ways by links"
+            raise SettingsError(
+                f"more than {what} lead to {str(path)!r}; give the folder that the episodes are in"
+            )

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from egoloader.episode import ZarrEpisode
 from egoloader.errors import EpisodeError, EpisodeFormatError, SampleError, SettingsError
+from egoloader.store import size_below
 
 __all__ = [
     "Column",
@@ -114,10 +115,7 @@ def frame_weights(
 
 def stored_bytes(data: FrameSource) -> dict[str, int]:
     """Return the bytes that each episode's files have."""
-    return {
-        episode.name: sum(file.stat().st_size for file in episode.path.rglob("*") if file.is_file())
-        for episode in data.open_each()
-    }
+    return {episode.name: size_below(episode.path) for episode in data.open_each()}
 
 
 def digest_of(kept: Mapping[str, IntArray]) -> str | None:

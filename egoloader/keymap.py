@@ -35,6 +35,9 @@ RESERVED_NAMES = frozenset(
 MAX_STEPS = 1_000_000
 MAX_REACH = 1_000_000_000
 
+#: Of a part of an array's name, which is that of a folder.
+_MAX_NAME_BYTES = 255
+
 _WINDOW_FIELDS = ("horizon", "history", "lag_s", "offsets", "offsets_s")
 _DTYPES = frozenset(
     {"bool", "float16", "float32", "float64"}
@@ -174,7 +177,9 @@ def is_array_name(name: str) -> bool:
     if any(part in ("", ".", "..") for part in name.split("/")):
         return False
     # No system takes the others in a path; nor a lone half of a surrogate pair.
-    return "\\" not in name and "\0" not in name and not re.search(r"[\ud800-\udfff]", name)
+    if "\\" in name or "\0" in name or re.search(r"[\ud800-\udfff]", name):
+        return False
+    return all(len(part.encode()) <= _MAX_NAME_BYTES for part in name.split("/"))
 
 
 class KeyMap(Mapping[str, KeySpec]):

@@ -8,6 +8,7 @@ from pathlib import Path
 from egoloader.catalog import find_episodes, is_group
 from egoloader.episode import ZarrEpisode
 from egoloader.errors import EgoloaderError, FolderNotFoundError
+from egoloader.store import size_below
 
 __all__ = ["ArrayOverview", "EpisodeOverview", "overview", "read_path", "size_text"]
 
@@ -140,7 +141,6 @@ def _array(episode: ZarrEpisode, key: str) -> ArrayOverview:
     declared = feature.dtype if feature else ""
     what = {"jpeg": "camera", "json": "json"}.get(declared, layout.type_name)
     frame = feature.shape if feature and declared == "jpeg" else ()
-    files = (file for file in (episode.path / key).rglob("*") if file.is_file())
     return ArrayOverview(
         key=key,
         what=what,
@@ -149,5 +149,5 @@ def _array(episode: ZarrEpisode, key: str) -> ArrayOverview:
         shard=layout.shard_shape,
         codecs=layout.codecs,
         read_by=read_path(episode.reference_reason(key)),
-        num_bytes=sum(file.stat().st_size for file in files),
+        num_bytes=size_below(episode.path / key),
     )

@@ -22,11 +22,20 @@ from egoloader.counts import ReadCounts
 from egoloader.errors import EpisodeFormatError, LostEpisodeError, ReadError
 from egoloader.files import Signature, StoredFile, open_files
 
-__all__ = ["GROUP_FILES", "MAX_METADATA_BYTES", "CountingStore", "EpisodeFolder", "OnHole"]
+__all__ = [
+    "GROUP_FILES",
+    "MAX_METADATA_BYTES",
+    "CountingStore",
+    "EpisodeFolder",
+    "OnHole",
+    "size_below",
+]
 
 OnHole = Callable[[str, str], None]
 
 MAX_METADATA_BYTES = 16 * 2**20
+#: Folders, one in the other, in which arrays are looked for.
+MAX_DEPTH = 64
 #: Of which a Zarr group has one: `zarr.json` in format 3, `.zgroup` in format 2.
 GROUP_FILES = ("zarr.json", ".zgroup")
 _METADATA_NAMES = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
@@ -170,6 +179,7 @@ class EpisodeFolder:
         Raises:
             ReadError: the file can't be read, or is shorter than it was.
         """
+        stop = max(start, min(stop, file.size))
         try:
             if arena is None:
                 data: bytes | memoryview = file.read(start, stop)
@@ -179,7 +189,7 @@ class EpisodeFolder:
             raise self._unreadable(key, path, start, stop, error) from error
         size = len(data)
         self._counts.of(key).add_request(size)
-        if size < min(stop, file.size) - start:
+        if size < stop - start:
             raise ReadError(
                 f"{path} was cut short while it was open: bytes {start} to {stop} hold {size}",
                 episode=self.name,
@@ -192,11 +202,18 @@ class EpisodeFolder:
             f"{path}, bytes {start} to {stop} can't be read: {error}", episode=self.name, key=key
         )
 
+    def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
+        """Yield every folder as `os.walk` does, sorted, by its path below the episode."""
+        for folder, subfolders, files in os.walk(self.root):
+            name = Path(folder).relative_to(self.root)
+            if len(name.parts) == MAX_DEPTH:
+                subfolders.clear()
+            subfolders.sort()
+            yield name.as_posix(), subfolders, files
+
     def array_names(self) -> Iterator[str]:
         """Yield the names of all arrays below the folder, sorted; a name may hold slashes."""
-        for folder, subfolders, files in os.walk(self.root):
-            subfolders.sort()
-            name = Path(folder).relative_to(self.root).as_posix()
+        for name, subfolders, files in self.walk():
             if ".zarray" in files or ("zarr.json" in files and self._is_array(f"{name}/zarr.json")):
                 subfolders.clear()
                 yield name
@@ -204,6 +221,22 @@ class EpisodeFolder:
     def _is_array(self, path: str) -> bool:
         metadata = self.read_json(path)
         return metadata is not None and metadata.get("node_type") == "array"
+
+
+def size_below(folder: str | os.PathLike[str]) -> int:
+    """Return the bytes of all files below a folder, as far as they can be reached."""
+    size, folders = 0, [os.fspath(folder)]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    elif entry.is_file():
+                        size += entry.stat().st_size
+        except OSError:  # what went away meanwhile, or lies deeper than paths go
+            continue
+    return size
 
 
 class CountingStore(LocalStore):

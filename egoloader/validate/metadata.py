@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from egoloader.chunkcodec import unread_reason
 from egoloader.counts import ReadCounts
@@ -40,8 +38,6 @@ def check_metadata(episode: ZarrEpisode) -> Iterator[Finding]:
             yield from _check_array(episode, key)
         except EpisodeError as error:
             yield _finding(episode, "metadata", error.message, key)
-        except OSError as error:
-            yield _finding(episode, "metadata", f"it can't be read: {error}", key)
 
 
 def readable_keys(episode: ZarrEpisode) -> dict[str, ArrayLayout]:
@@ -51,7 +47,7 @@ def readable_keys(episode: ZarrEpisode) -> dict[str, ArrayLayout]:
     for key in sorted({*_array_names(folder), *(episode.header.features or ())}):
         try:
             layout = episode.layout(key)
-        except (EpisodeError, OSError):
+        except EpisodeError:
             continue
         if key != ANNOTATIONS and layout.kind != "other" and layout.rows >= episode.total_frames:
             found[key] = layout
@@ -60,12 +56,11 @@ def readable_keys(episode: ZarrEpisode) -> dict[str, ArrayLayout]:
 
 def _array_names(folder: EpisodeFolder) -> Iterator[str]:
     """Yield the names of all arrays below a folder, broken ones too, of which it can't be told."""
-    for path, subfolders, files in os.walk(folder.root):
-        name = Path(path).relative_to(folder.root).as_posix()
+    for name, subfolders, files in folder.walk():
         if name != "." and (".zarray" in files or "zarr.json" in files):
             try:
                 metadata = folder.read_json(f"{name}/zarr.json") or {}
-            except (EpisodeError, OSError):
+            except EpisodeError:
                 metadata = {}
             if metadata.get("node_type") != "group":
                 subfolders.clear()
