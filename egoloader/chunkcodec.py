@@ -16,17 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from egoloader.decompression import DECOMPRESSORS, Decompress, Stored
-from egoloader.layout import ArrayLayout, Codec
+from egoloader.layout import MAX_BYTES_CHUNK, PACKING_BYTES, ArrayLayout, Codec
 
 __all__ = ["ChunkCodec", "ChunkRows", "unread_reason"]
 
 #: Rows of numbers, (rows, D…), or the bytes of each row.
 ChunkRows = npt.NDArray[Any] | Sequence[bytes | memoryview]
 
-#: Largest chunk of variable-length bytes, unpacked; one of numbers has the size of its shape.
-MAX_BYTES_CHUNK = 2**30
-#: What packing may add to a chunk, beyond an eighth of it: heads, checksums.
-_OVERHEAD = 2**16
 _FLOAT_NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _ENDS = {"little": "<", "big": ">"}
 
@@ -83,7 +79,7 @@ class ChunkCodec:
         """Return each step with the most bytes that may come out of it."""
         layout = self._layout
         size = MAX_BYTES_CHUNK if layout.kind == "bytes" else self._size
-        inner = size + size // 8 + _OVERHEAD  # what still goes through another step
+        inner = size + size // 8 + PACKING_BYTES  # what still goes through another step
         return [(one, inner) for one in packing[:-1]] + [(one, size) for one in packing[-1:]]
 
     def decode(self, data: Stored) -> ChunkRows:
@@ -96,8 +92,11 @@ class ChunkCodec:
         Raises:
             ValueError, RuntimeError, OSError, EOFError: the bytes are not those of such a chunk.
         """
+        if not self._steps:
+            return self._unpack(data)
+        most = self._layout.unpacked_limit(len(data))
         for decompress, limit in self._steps:
-            data = decompress(data, limit)
+            data = decompress(data, min(limit, most))
         return self._unpack(data)
 
     def filled(self) -> ChunkRows:

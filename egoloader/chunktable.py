@@ -73,7 +73,7 @@ class ChunkTable:
     ) -> None:
         self._folder, self._key, self.layout = folder, key, layout
         self._cache, self._on_hole = cache, on_hole
-        self._has_every_chunk = has_every_chunk
+        self._has_every_chunk, self._most_bytes = has_every_chunk, layout.stored_limit
         #: Whether chunks lie in shards, so that their names stay.
         self.is_shard = layout.shard_shape is not None
         per_shard = layout.chunks_per_shard if math.prod(layout.shape) else (1,)
@@ -129,6 +129,7 @@ class ChunkTable:
                     continue
                 path, file, entries = one
                 if entries is None:
+                    self._check_size(path, 0, file.size)
                     found.append(Extent(path, file, 0, file.size))
                     continue
                 place = inner * self._row_entries + tail.inner
@@ -138,8 +139,20 @@ class ChunkTable:
                     self._check_hole(path, file, place, start, stop)
                     found.append(None)
                 else:
+                    if stop - start > self._most_bytes:
+                        self._check_size(path, start, stop)
                     found.append(Extent(path, file, start, stop))
         return found
+
+    def _check_size(self, path: str, start: int, stop: int) -> None:
+        """Refuse more bytes than a chunk can have, before they are read."""
+        if stop - start > self._most_bytes:
+            raise ReadError(
+                f"{path}, bytes {start} to {stop} are to be one chunk, for which the limit is "
+                f"{self._most_bytes} bytes; copy or write the episode again",
+                episode=self._folder.name,
+                key=self._key,
+            )
 
     def _whole(self, number: int, tail: Tail) -> Extent | None:
         """Return the extent of a chunk that has a file of its own, which stays closed."""
@@ -148,6 +161,7 @@ class ChunkTable:
         if signature is None:
             self._on_hole(self._key, path)
             return None
+        self._check_size(path, 0, signature[0])
         return Extent(path, None, 0, signature[0])
 
     def _path(self, place: _Place) -> str:

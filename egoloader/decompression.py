@@ -13,7 +13,14 @@ import google_crc32c
 import numpy as np
 from numcodecs import blosc, zstd
 
-__all__ = ["DECOMPRESSORS", "Decompress", "Stored"]
+__all__ = [
+    "DECOMPRESSORS",
+    "MAX_MEMBERS",
+    "Decompress",
+    "Stored",
+    "check_blosc",
+    "check_zstd",
+]
 
 #: Bytes that hold a chunk on its way through the codecs.
 Stored = bytes | memoryview
@@ -25,13 +32,13 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_BLOCK = 2**17
 #: Behind 0x50 to 0x5F; such frames hold what is none of the data.
 _ZSTD_SKIPPED = b"\x2a\x4d\x18"
-#: What frames without a stated size may hold beyond a multiple of a chunk's: each of their blocks
-#: counts as a whole one.
+#: What frames without a stated size may hold beyond a chunk's before it is tried out: each of their
+#: blocks counts as a whole one.
 _UNSTATED_BYTES = 2**23
 _BLOSC_HEAD = 16
 _GZIP = 16 + zlib.MAX_WBITS
 #: Writers make one; each costs a copy of all that is behind it.
-_MAX_MEMBERS = 1000
+MAX_MEMBERS = 1000
 
 
 def _check_size(size: int, limit: int) -> None:
@@ -56,16 +63,30 @@ def unpack_zstd(data: Stored, limit: int) -> Stored:
     """Decompress zstd frames.
 
     Raises:
-        ValueError, RuntimeError: no such frames, or more than `limit` bytes in them; where they
-            don't state their size, more blocks than such a chunk can have.
+        ValueError, RuntimeError: no such frames, or more than `limit` bytes in them.
     """
-    stated, unstated = _zstd_sizes(data)
-    _check_size(stated, limit)
-    if unstated > _UNSTATED_BYTES + 16 * limit:
-        raise ValueError(f"it may hold {unstated} bytes, a chunk has {limit} at most")
+    check_zstd(data, limit)
     unpacked: bytes = zstd.decompress(data)
     _check_size(len(unpacked), limit)
     return unpacked
+
+
+def check_zstd(data: Stored, limit: int) -> None:
+    """Check that little more than `limit` bytes come out of zstd frames.
+
+    Raises:
+        ValueError: no such frames, or more bytes in them.
+    """
+    stated, unstated = _zstd_sizes(data)
+    _check_size(stated, limit)
+    if unstated <= limit + _UNSTATED_BYTES:
+        return
+    try:
+        # Into memory of that size, of which only what is written to is taken.
+        zstd.decompress(data, np.empty(limit + 1, dtype=np.uint8))
+    except RuntimeError as error:
+        if "too small" in str(error):
+            raise ValueError(f"it holds more than {limit} bytes, a chunk's at most") from error
 
 
 def _zstd_sizes(data: Stored) -> tuple[int, int]:
@@ -128,8 +149,8 @@ def unpack_gzip(data: Stored, limit: int) -> Stored:
         if not member.eof:
             raise EOFError("the gzip stream ends before its end")
         rest = member.unused_data.lstrip(b"\0")
-        if len(parts) == _MAX_MEMBERS:
-            raise ValueError(f"more than {_MAX_MEMBERS} gzip members in one chunk")
+        if len(parts) == MAX_MEMBERS:
+            raise ValueError(f"more than {MAX_MEMBERS} gzip members in one chunk")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -139,6 +160,17 @@ def unpack_blosc(data: Stored, limit: int) -> Stored:
     Raises:
         ValueError, RuntimeError: no such chunk, one that is cut, or of more than `limit` bytes.
     """
+    check_blosc(data, limit)
+    unpacked: bytes = blosc.decompress(data)
+    return unpacked
+
+
+def check_blosc(data: Stored, limit: int) -> None:
+    """Check the head of a Blosc chunk.
+
+    Raises:
+        ValueError: no such chunk, one that is cut, or of more than `limit` bytes.
+    """
     if len(data) < _BLOSC_HEAD:
         raise ValueError(f"{len(data)} bytes are no Blosc chunk")
     size, stored = (int.from_bytes(data[at : at + 4], "little") for at in (4, 12))
@@ -146,8 +178,6 @@ def unpack_blosc(data: Stored, limit: int) -> Stored:
     if stored != len(data):
         raise ValueError(f"a Blosc chunk of {stored} bytes that is {len(data)} bytes long")
     _check_size(size, limit)
-    unpacked: bytes = blosc.decompress(data)
-    return unpacked
 
 
 DECOMPRESSORS: Mapping[str, Decompress] = {

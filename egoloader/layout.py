@@ -33,6 +33,20 @@ MAX_ROWS = 2**27
 MAX_CHUNK_BYTES = 2**31
 #: What a row of variable length takes, however short it is.
 _ROW_OF_BYTES = 64
+#: Largest chunk of variable-length bytes, unpacked; one of numbers has the size of its shape.
+MAX_BYTES_CHUNK = 2**30
+#: What may come out of a chunk of bytes, and so many times what is stored of it.
+UNPACKED_BYTES, UNPACKED_TIMES = 2**24, 128
+#: Rows of one chunk of bytes, each of which is an object in memory.
+MAX_BYTES_ROWS = 2**20
+#: Chunks of one shard, each of which has 16 bytes in its index.
+MAX_SHARD_CHUNKS = 2**24
+#: Axes of an array, and codecs that a chunk may go through.
+MAX_AXES = MAX_CODECS = 32
+#: What an axis may have at most, so that products of some stay small numbers.
+MAX_EXTENT = 2**53
+#: What packing may add to a chunk, beyond an eighth of it: heads, checksums.
+PACKING_BYTES = 2**16
 #: Chunks that may lie side by side behind the axis of rows.
 MAX_TAILS = 2**16
 
@@ -93,6 +107,25 @@ class ArrayLayout:
         return tuple(codec.name for codec in self.chain)
 
     @property
+    def stored_limit(self) -> int:
+        """Bytes that a stored chunk may have; a whole shard where zarr-python may read it whole."""
+        shape = self.chunk_shape if self.index_is_plain else self.object_shape
+        most = MAX_BYTES_CHUNK
+        if self.dtype is not None:
+            # A codec may store wider numbers than it gives back.
+            most = min(8 * math.prod(shape) * self.dtype.itemsize, MAX_CHUNK_BYTES)
+        return most + most // 8 + PACKING_BYTES * (1 + len(self.chain))
+
+    def unpacked_limit(self, stored: int) -> int:
+        """Return the bytes that may come out of some stored ones on their way through the codecs.
+
+        Rows of bytes have no declared size. JPEGs can't be packed, texts some dozen times.
+        """
+        if self.kind != "bytes":
+            return self.stored_limit
+        return min(self.stored_limit, UNPACKED_BYTES + UNPACKED_TIMES * stored)
+
+    @property
     def rows(self) -> int:
         """Stored rows, padding among them."""
         return self.shape[0] if self.shape else 0
@@ -149,7 +182,11 @@ def parse_layout(metadata: Mapping[str, Any], *, episode: str, key: str) -> Arra
 
 def _extent(value: Any, name: str) -> tuple[int, ...]:
     if not isinstance(value, list | tuple) or not all(type(n) is int and n >= 0 for n in value):
-        raise ValueError(f"{name} must be a list of whole numbers, got {value!r}")
+        raise ValueError(f"{name} must be a list of whole numbers, got {value!r:.200}")
+    if len(value) > MAX_AXES:
+        raise ValueError(f"{name} has {len(value)} axes, the limit is {MAX_AXES}")
+    if max(value, default=0) > MAX_EXTENT:
+        raise ValueError(f"{name} reaches {max(value)}, the limit is {MAX_EXTENT}")
     return tuple(value)
 
 
@@ -160,10 +197,17 @@ def _choice(value: Any, choices: tuple[str, ...]) -> str:
     return value
 
 
-def _codec(name: Any, configuration: Any) -> Codec:
-    if not isinstance(name, str) or not isinstance(configuration, Mapping):
-        raise ValueError(f"a codec has a name and settings, got {name!r} and {configuration!r}")
-    return Codec(name, configuration)
+def _codecs(value: Any, name: str = "name") -> tuple[Codec, ...]:
+    """Return a chain of codecs, each of a name and settings; in v2 these are all that it has."""
+    if not isinstance(value, list | tuple) or len(value) > MAX_CODECS:
+        raise ValueError(f"codecs must be a list of at most {MAX_CODECS}, got {value!r:.200}")
+    chain = []
+    for one in value:
+        configuration = one if name == "id" else one.get("configuration") or {}
+        if not isinstance(one[name], str) or not isinstance(configuration, Mapping):
+            raise ValueError(f"a codec has a name and settings, got {one!r:.200}")
+        chain.append(Codec(one[name], configuration))
+    return tuple(chain)
 
 
 def _parse_v3(metadata: Mapping[str, Any]) -> ArrayLayout:
@@ -173,15 +217,17 @@ def _parse_v3(metadata: Mapping[str, Any]) -> ArrayLayout:
     if grid["name"] != "regular":
         raise ValueError(f"chunk grid {grid['name']!r} is not supported, only 'regular'")
     outer = _extent(grid["configuration"]["chunk_shape"], "chunk_shape")
-    codecs = metadata["codecs"]
+    if metadata.get("storage_transformers"):
+        raise ValueError("storage transformers, which lie around the stored chunks, are not known")
+    codecs = outermost = _codecs(metadata["codecs"])
     shard, inner, index_at_end = None, outer, True
-    index_codecs: list[dict[str, Any]] = []
-    if codecs and codecs[0]["name"] == "sharding_indexed":
-        sharding = codecs[0]["configuration"]
+    index_codecs: tuple[Codec, ...] = ()
+    if codecs and codecs[0].name == "sharding_indexed":
+        sharding = codecs[0].configuration
         shard, inner = outer, _extent(sharding["chunk_shape"], "chunk_shape")
-        codecs = sharding["codecs"]
+        codecs = _codecs(sharding["codecs"])
         index_at_end = _choice(sharding.get("index_location", "end"), ("start", "end")) == "end"
-        index_codecs = sharding["index_codecs"]
+        index_codecs = _codecs(sharding["index_codecs"])
     encoding = metadata.get("chunk_key_encoding", {"name": "default"})
     default = encoding["name"] == "default"
     if encoding["name"] not in ("default", "v2"):
@@ -195,23 +241,23 @@ def _parse_v3(metadata: Mapping[str, Any]) -> ArrayLayout:
         dtype=dtype,
         kind=kind,
         type_name=type_name,
-        chain=tuple(_codec(codec["name"], codec.get("configuration") or {}) for codec in codecs),
+        chain=codecs,
         fill_value=metadata.get("fill_value"),
         index_at_end=index_at_end,
-        index_has_crc=any(codec["name"] == "crc32c" for codec in index_codecs),
+        index_has_crc=any(codec.name == "crc32c" for codec in index_codecs),
         # A codec around the whole shard hides its index.
-        index_is_plain=_is_plain(index_codecs) and len(metadata["codecs"]) == 1,
+        index_is_plain=_is_plain(index_codecs) and len(outermost) == 1,
         separator=_choice(separator, _SEPARATORS),
         chunk_prefix="c" if default else "",
         zarr_format=3,
     )
 
 
-def _is_plain(index_codecs: Sequence[Mapping[str, Any]]) -> bool:
-    names = [codec["name"] for codec in index_codecs]
+def _is_plain(index_codecs: Sequence[Codec]) -> bool:
+    names = [codec.name for codec in index_codecs]
     if names not in (["bytes"], ["bytes", "crc32c"]):
         return False
-    return bool(index_codecs[0].get("configuration", {}).get("endian", "little") == "little")
+    return bool(index_codecs[0].configuration.get("endian", "little") == "little")
 
 
 def _parse_v2(metadata: Mapping[str, Any]) -> ArrayLayout:
@@ -252,13 +298,13 @@ def _chain_v2(metadata: Mapping[str, Any], num_axes: int) -> tuple[Codec, ...]:
     if not any(one["id"] == "vlen-bytes" for one in filters):
         is_big = str(metadata["dtype"]).startswith(">")
         chain.append(Codec("bytes", {"endian": "big" if is_big else "little"}))
-    return (*chain, *(_codec(one["id"], one) for one in (*filters, *filter(None, [compressor]))))
+    return (*chain, *_codecs([*filters, *filter(None, [compressor])], "id"))
 
 
 def _parse_type_v3(
     data_type: Any,
 ) -> tuple[Literal["numeric", "bytes", "other"], np.dtype[Any] | None, str]:
-    name = data_type["name"] if isinstance(data_type, Mapping) else str(data_type)
+    name = str(data_type["name"] if isinstance(data_type, Mapping) else data_type)
     if name in _BYTES_SPELLINGS:
         return "bytes", None, name
     if name not in _NUMBERS:
@@ -286,15 +332,32 @@ def _check_grid(layout: ArrayLayout) -> None:
     _check_sizes(layout)
 
 
+def _item_bytes(layout: ArrayLayout) -> int:
+    """Return the bytes of one number; of other items, those that they have in memory at least."""
+    if layout.dtype is not None:
+        return layout.dtype.itemsize
+    length = re.fullmatch(r"[<>|=]?[SU](\d{1,15})", layout.type_name, re.ASCII)
+    return _ROW_OF_BYTES if length is None else 4 * int(length[1])
+
+
 def _check_sizes(layout: ArrayLayout) -> None:
     """Refuse sizes that nobody records, before any memory is asked for."""
     if layout.rows > MAX_ROWS:
         raise ValueError(f"it has {layout.rows} rows, the limit is {MAX_ROWS}")
-    item = _ROW_OF_BYTES if layout.dtype is None else layout.dtype.itemsize
-    for what, shape in (("a row", layout.row_shape), ("a chunk", layout.chunk_shape)):
+    item = _item_bytes(layout)
+    sizes = {"a row": layout.row_shape, "a chunk": layout.chunk_shape}
+    if not layout.index_is_plain:
+        sizes["a shard, which zarr-python may read whole,"] = layout.object_shape
+    for what, shape in sizes.items():
         size = math.prod(shape) * item
-        if size > MAX_CHUNK_BYTES and layout.kind != "other":
+        if size > MAX_CHUNK_BYTES:
             raise ValueError(f"{what} has {size} bytes, the limit is {MAX_CHUNK_BYTES}")
+    if layout.kind == "bytes" and math.prod(layout.chunk_shape) > MAX_BYTES_ROWS:
+        rows = math.prod(layout.chunk_shape)
+        raise ValueError(f"a chunk has {rows} rows of bytes, the limit is {MAX_BYTES_ROWS}")
+    if math.prod(layout.chunks_per_shard) > MAX_SHARD_CHUNKS:
+        chunks = math.prod(layout.chunks_per_shard)
+        raise ValueError(f"a shard has {chunks} chunks, the limit is {MAX_SHARD_CHUNKS}")
     sides = zip(layout.row_shape, layout.chunk_shape[1:], strict=True)
     tails = math.prod(-(-extent // side) for extent, side in sides)
     if tails > MAX_TAILS:
