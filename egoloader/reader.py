@@ -13,14 +13,17 @@ from typing import Any, Protocol
 
 import numpy as np
 import zarr
+from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
+from zarr.storage import StorePath
 
 from egoloader.arena import Arena
 from egoloader.chunkcodec import ChunkRows
 from egoloader.counts import ReadCounts
 from egoloader.decompression import Stored
-from egoloader.errors import EgoloaderError, MissingChunkError, ReadError
+from egoloader.errors import EgoloaderError, LostEpisodeError, MissingChunkError, ReadError
+from egoloader.expansion import refusal
 from egoloader.guard import ChunkGuard
-from egoloader.layout import ArrayLayout
+from egoloader.layout import ArrayLayout, parse_layout
 from egoloader.plan import ReadPlan, Window
 from egoloader.store import CountingStore, EpisodeFolder, OnHole
 from egoloader.tally import with_tally
@@ -99,7 +102,7 @@ class ReferenceReader:
         _refuse_foreign_pipeline(self._folder.name, key)
         try:
             if key not in self._arrays:
-                self._arrays[key] = self._open(key)
+                self._arrays[key] = self._open(key, layout)
             rows = np.asarray(_select(self._arrays[key], plan), dtype=layout.dtype)
         except EgoloaderError:
             raise
@@ -116,13 +119,19 @@ class ReferenceReader:
         self._counts.of(key).add_read(len(rows), chunks=0)
         return rows.tolist() if rows.dtype == object and rows.ndim == 1 else rows
 
-    def _open(self, key: str) -> zarr.Array[Any]:
-        # zarr-python reads it, too, and would wait at a pipe.
-        self._folder.signature(f"{key}/.zattrs")
+    def _open(self, key: str, layout: ArrayLayout) -> zarr.Array[Any]:
+        """Open an array.
+
+        Its metadata is read here, within bounds, as zarr-python reads whatever is there, however
+        large.
+        """
+        why = refusal(layout)
+        if why:
+            raise ReadError(why, episode=self._folder.name, key=key)
         store = CountingStore(self._folder.root, key, self._counts, self._on_hole)
-        array = zarr.open_array(store=store, path=key, mode="r")
-        metadata = with_tally(array.metadata, self._counts.of(key).add_chunk)
-        return zarr.Array(zarr.AsyncArray(metadata, array.store_path))
+        metadata = _metadata(self._folder, key, layout)
+        metadata = with_tally(metadata, self._counts.of(key).add_chunk, layout.unpacked_limit)
+        return zarr.Array(zarr.AsyncArray(metadata, StorePath(store, key)))
 
 
 class GuardedReader:
@@ -167,6 +176,27 @@ def _refuse_foreign_pipeline(episode: str, key: str) -> None:
             episode=episode,
             key=key,
         )
+
+
+def _metadata(folder: EpisodeFolder, key: str, layout: ArrayLayout) -> Any:
+    """Return an array's metadata as zarr-python has it.
+
+    Raises:
+        LostEpisodeError: it is another than that of the layout.
+    """
+    name = "zarr.json" if layout.zarr_format == 3 else ".zarray"
+    stored = folder.read_json(f"{key}/{name}", key)
+    found = None if stored is None else parse_layout(stored, episode=folder.name, key=key)
+    # As text, in which a NaN is equal to itself.
+    if stored is None or repr(found) != repr(layout):
+        raise LostEpisodeError(
+            f"{key}/{name} was replaced while the episode was open; open it anew",
+            episode=folder.name,
+            key=key,
+        )
+    if layout.zarr_format == 3:
+        return ArrayV3Metadata.from_dict(stored)
+    return ArrayV2Metadata.from_dict(stored)
 
 
 def _select(array: zarr.Array[Any], plan: ReadPlan) -> Any:

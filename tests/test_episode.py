@@ -218,8 +218,7 @@ def test_a_pipe_beside_what_zarr_python_reads_is_not_waited_for(tmp_path: Path) 
     assert "zlib" in ep.reference_reason(KEY)
     (tmp_path / "ep.zarr" / KEY / ".zattrs").unlink()
     os.mkfifo(tmp_path / "ep.zarr" / KEY / ".zattrs")
-    with pytest.raises(ReadError, match="regular file"):
-        ep.read({KEY: [(0, 1)]})
+    assert (ep.read({KEY: [(3, 5)]})[KEY][0] == ramp(20, 7)[3:5]).all()
 
 
 @pytest.mark.parametrize("key", ["a\0b", "\ud800", "x" * 300, "/".join("x" * 3000), "../ep.zarr"])
