@@ -14,10 +14,19 @@ __all__ = ["MAX_PIXELS", "check_size", "decode_jpeg", "decode_pixels", "jpeg_hea
 
 #: Largest image that is decoded, in pixels.
 MAX_PIXELS = 64_000_000
+#: Times that a JPEG may go over its picture, scan by scan. Progressive ones have some ten; a scan
+#: takes a few bytes, and the decoder as long as any other.
+MAX_SCANS = 64
+#: Pixels that all scans together may go over, where a picture is large; some scans may all.
+SCANNED_PIXELS, LEAST_SCANS = 2**30, 16
 
 #: Longest head that is worth comparing others with.
 _LONGEST_HEAD = 4096
 _START_OF_SCAN = 0xDA
+#: Frames, one after the other pass of which is sharpened: they have many scans.
+_PROGRESSIVE = (0xC2, 0xCA)
+#: Markers in the range of those of frames that are none.
+_NO_FRAMES = (0xC4, 0xC8, 0xCC)
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -26,7 +35,8 @@ def jpeg_size(data: bytes | memoryview, *, episode: str, key: str, frame: int) -
     """Return a JPEG's (height, width) in pixels, from its header.
 
     Raises:
-        FrameError: no JPEG, a colour space that has no exact RGB (CMYK, YCCK), or too many pixels.
+        FrameError: no JPEG, a colour space that has no exact RGB (CMYK, YCCK), or too many pixels
+            or scans.
     """
 
     def refuse(message: str) -> FrameError:
@@ -42,20 +52,40 @@ def jpeg_size(data: bytes | memoryview, *, episode: str, key: str, frame: int) -
         raise refuse(f"the JPEG is {colorspace}, which has no exact RGB; convert it to RGB first")
     if height * width > MAX_PIXELS:
         raise refuse(f"{height} x {width} pixels are more than the limit of {MAX_PIXELS}")
+    if not _single_scan(data, len(data)):
+        scans = bytes(data).count(b"\xff\xda")
+        most = min(MAX_SCANS, max(LEAST_SCANS, SCANNED_PIXELS // max(height * width, 1)))
+        if scans > most:
+            raise refuse(f"{scans} scans of {height} x {width} pixels, the limit is {most}")
     return int(height), int(width)
 
 
 def jpeg_head(data: bytes | memoryview) -> bytes:
     """Return all of a JPEG that `jpeg_size` looks at: what comes before its pixels.
 
-    Empty where that is long, or can't be told.
+    Empty where that is long, can't be told, or is not all, as there are several scans.
     """
-    at = 2
-    while at + 4 <= min(len(data), _LONGEST_HEAD) and data[at] == 0xFF:
-        marker, at = data[at + 1], at + 2 + (data[at + 2] << 8 | data[at + 3])
+    return bytes(data[: _single_scan(data, _LONGEST_HEAD)])
+
+
+def _single_scan(data: bytes | memoryview, longest: int) -> int:
+    """Return where the only scan of a JPEG starts; 0 where there may be others.
+
+    Args:
+        data: the JPEG.
+        longest: bytes within which the scan's head must begin.
+    """
+    at, components, is_single = 2, 0, False
+    while at + 4 <= min(len(data), longest) and data[at] == 0xFF:
+        marker, body = data[at + 1], at + 4
+        at += 2 + (data[at + 2] << 8 | data[at + 3])
+        if at > len(data) or at < body + 1:
+            return 0
+        if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAMES and at >= body + 6:
+            components, is_single = data[body + 5], marker not in _PROGRESSIVE
         if marker == _START_OF_SCAN:
-            return bytes(data[:at]) if at <= len(data) else b""
-    return b""
+            return at if is_single and data[body] == components else 0
+    return 0
 
 
 def check_size(

@@ -15,9 +15,16 @@ from egoloader.batchplan import BatchPlan, plan_batch
 from egoloader.binding import bind
 from egoloader.cast import output_dtype
 from egoloader.chunkcodec import ChunkRows
-from egoloader.decode import decode_jpeg, jpeg_size
+from egoloader.decode import MAX_PIXELS, decode_jpeg, jpeg_size
 from egoloader.episode import ANNOTATIONS, TIMESTAMP, ZarrEpisode
-from egoloader.errors import EpisodeError, SampleError, SettingsError, check_whole, near_miss
+from egoloader.errors import (
+    EpisodeError,
+    EpisodeFormatError,
+    SampleError,
+    SettingsError,
+    check_whole,
+    near_miss,
+)
 from egoloader.frames import Camera
 from egoloader.keymap import KeyMap, KeySpec
 from egoloader.plan import PlanOutline
@@ -356,7 +363,14 @@ class SampleMaker:
         """Return the (height, width) that a camera's frames must have."""
         feature = (self.episode.header.features or {}).get(spec.zarr_key)
         if feature is not None and len(feature.shape) == 3:
-            return feature.shape[0], feature.shape[1]
+            height, width, _ = feature.shape
+            if height * width > MAX_PIXELS:
+                raise EpisodeFormatError(
+                    f"features says {height} x {width} pixels, the limit is {MAX_PIXELS}",
+                    episode=self.episode.name,
+                    key=spec.zarr_key,
+                )
+            return height, width
         if spec.shape is not None:
             return spec.shape[0], spec.shape[1]
         if self.settings.marks_replaced:
