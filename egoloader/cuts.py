@@ -19,6 +19,9 @@ from egoloader.share import Fetched
 
 __all__ = ["cut_columns"]
 
+#: Characters that the annotations of one frame may have together, as every sample has them anew.
+MAX_TEXT = 2**20
+
 
 def cut_columns(fetched: Fetched, allocate: Allocate) -> dict[str, Column]:
     """Cut, cast and pad all that is not decoded.
@@ -99,10 +102,14 @@ def _texts(entry: Entry, fetched: Fetched, _allocate: Allocate) -> Column:
     """Return the texts of the annotation spans that hold each frame."""
     key, share = entry.zarr_key, fetched.share
     spans = [maker.episode.annotations(key) for maker in share.makers]
-    return [
-        "; ".join(text for text, start, end in spans[number] if start <= frame < end)
-        for number, frame in zip(share.numbers.tolist(), share.frames.tolist(), strict=True)
-    ]
+    texts = []
+    for number, frame in zip(share.numbers.tolist(), share.frames.tolist(), strict=True):
+        text = "; ".join(text for text, start, end in spans[number] if start <= frame < end)
+        if len(text) > MAX_TEXT:
+            message = f"the texts of a frame have {len(text)} characters, the limit is {MAX_TEXT}"
+            raise ReadError(message, episode=share.makers[number].name, key=key, frame=frame)
+        texts.append(text)
+    return texts
 
 
 def _mask(entry: Entry, fetched: Fetched) -> npt.NDArray[np.bool_]:

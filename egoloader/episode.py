@@ -41,7 +41,7 @@ from egoloader.reader import (
     ReferenceReader,
     join_rows,
 )
-from egoloader.store import GROUP_FILES, EpisodeFolder
+from egoloader.store import GROUP_FILES, MAX_METADATA_BYTES, EpisodeFolder
 
 __all__ = ["ANNOTATIONS", "TIMESTAMP", "Annotation", "ZarrEpisode"]
 
@@ -311,7 +311,18 @@ class ZarrEpisode:
         rows = self._num_annotations(key) if self.has(key) else 0
         if rows == 0:
             return ()
+        layout = self.layout(key)
+        if layout.kind != "bytes" or layout.row_shape:
+            message = f"rows of {layout.row_shape} {layout.type_name} are no annotations"
+            raise EpisodeFormatError(message, episode=self.name, key=key)
         stored = self.fetch(key, ReadPlan(((0, rows),)))
+        size = sum(map(len, stored))
+        if size > MAX_METADATA_BYTES:
+            raise EpisodeFormatError(
+                f"its annotations have {size} bytes; they have at most {MAX_METADATA_BYTES}",
+                episode=self.name,
+                key=key,
+            )
         return tuple(
             self._parse_annotation(key, place, bytes(row)) for place, row in enumerate(stored)
         )

@@ -113,6 +113,12 @@ class KeyMapError(EgoloaderError, ValueError):
     """A keymap is wrong, whatever the episode."""
 
 
+#: Names that are looked through for what was meant, and how long they may be.
+_MOST_NAMES, _LONGEST_NAME = 5000, 500
+#: Characters of a message at most: what it quotes may be metadata of many megabytes.
+_LONGEST_MESSAGE = 2000
+
+
 class EpisodeError(EgoloaderError):
     """Something is wrong with one episode.
 
@@ -127,6 +133,8 @@ class EpisodeError(EgoloaderError):
     def __init__(
         self, message: str, *, episode: str = "", key: str | None = None, frame: int | None = None
     ) -> None:
+        if len(message) > _LONGEST_MESSAGE:
+            message = f"{message[:_LONGEST_MESSAGE]}…"
         # PyTorch remakes a worker's error from its text alone, which says where it was already.
         where = [f"{self._noun} {episode!r}"] if episode else []
         if key is not None:
@@ -278,12 +286,14 @@ def check_whole(name: str, value: object, least: int) -> None:
 def near_miss(name: str, known: Iterable[str]) -> str:
     """Return a hint to end a message with: the close match among `known`, or all of them."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    # Each is compared letter by letter; nobody means one of so many, or so long a one.
+    short = [n for n in names if len(n) <= _LONGEST_NAME] if len(names) <= _MOST_NAMES else []
+    close = difflib.get_close_matches(name[:_LONGEST_NAME], short, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"
     if not names:
         return "there are none."
-    shown = ", ".join(repr(n) for n in names[:12])
+    shown = ", ".join(f"{n!r:.200}" for n in names[:12])
     return f"there are: {shown}{', …' if len(names) > 12 else ''}."
 
 

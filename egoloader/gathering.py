@@ -123,7 +123,10 @@ def gather(
     for episode in episodes:
         spans = bad.get(episode.name, ())
         warn_of_nothing(choice.quarantine, episode, spans)
-        frames = spared_frames(SampleMaker(episode, keymaps[episode.embodiment], settings), spans)
+        maker = SampleMaker(episode, keymaps[episode.embodiment], settings)
+        if not spans:
+            continue
+        frames = spared_frames(maker, spans)
         if len(frames) < episode.total_frames:
             spared[episode.name] = frames
     if spared and not any(len(spared.get(one.name, range(one.total_frames))) for one in episodes):

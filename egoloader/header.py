@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,8 @@ STAMP = "egoloader"
 FORMAT_VERSION = 1
 #: Frames that an episode may have: 38 days at 30 Hz. What is kept of each frame is bounded by it.
 MAX_FRAMES = 100_000_000
+#: Frame rates in Hz that an episode may have: a frame in eleven days, a million a second.
+FPS_RANGE = (1e-6, 1e6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,9 @@ def parse_header(attrs: Mapping[str, Any], *, episode: str) -> EpisodeHeader:
     fps = attrs.get("fps", ASSUMED_FPS)
     if isinstance(fps, bool) or not isinstance(fps, int | float):
         raise refuse(f"fps must be a number of Hz, got {fps!r}")
-    if not 0 < fps <= sys.float_info.max:  # false for NaN, too
-        raise refuse(f"fps must be above 0 Hz and finite, got {fps!r}")
+    if not FPS_RANGE[0] <= fps <= FPS_RANGE[1]:  # false for NaN, too
+        least, most = FPS_RANGE
+        raise refuse(f"fps must be above 0 Hz and finite, from {least} to {most}, got {fps!r}")
     return EpisodeHeader(
         total_frames=total_frames,
         fps=float(fps),

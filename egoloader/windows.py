@@ -28,6 +28,9 @@ __all__ = [
 IntArray = npt.NDArray[np.int64]
 #: Half-open (start, stop).
 Run = tuple[int, int]
+#: Frames from which on a distance is as good as any: longer than every episode, and short enough
+#: to count a million of them.
+_FAR = 2**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +81,22 @@ def entry_steps(spec: KeySpec, fps: float) -> Steps:
     if spec.horizon is not None:
         return Steps(np.arange(spec.horizon, dtype=np.int64), 1, True, True)
     if spec.history is not None:
-        stride = 1 if spec.stride_s is None else max(1, round(spec.stride_s * fps))
+        stride = 1 if spec.stride_s is None else max(1, _in_frames(spec.stride_s, fps))
         offsets = np.arange(-(spec.history - 1), 1, dtype=np.int64) * stride
         return Steps(offsets, stride, spec.history > 1, False)
     if spec.lag_s is not None:
-        lag = max(1, round(spec.lag_s * fps))
+        lag = max(1, _in_frames(spec.lag_s, fps))
         return Steps(np.array([-lag], dtype=np.int64), 1, False, False)
     if spec.offsets is not None:
         return Steps(np.array(spec.offsets, dtype=np.int64), 1, True, False)
     if spec.offsets_s is not None:
-        frames = [round(offset * fps) for offset in spec.offsets_s]
+        frames = [_in_frames(offset, fps) for offset in spec.offsets_s]
         return Steps(np.array(frames, dtype=np.int64), 1, True, False)
     return current_frame()
+
+
+def _in_frames(seconds: float, fps: float) -> int:
+    return max(-_FAR, min(_FAR, round(seconds * fps)))
 
 
 def current_frame() -> Steps:

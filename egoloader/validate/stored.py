@@ -30,8 +30,8 @@ Depth = Literal["metadata", "sampled", "full"]
 
 #: Chunks, or blocks of frames, that are looked at of each array when sampling.
 SAMPLED_BLOCKS = 12
-#: Bytes of the largest rows of numbers that are kept.
-LARGEST_ROW = 4096
+#: Bytes of the largest rows of numbers that are kept, and of all of an array's.
+LARGEST_ROW, LARGEST_ARRAY = 4096, 2**29
 #: Rows of bytes that are read together at most.
 BLOCK_ROWS = 64
 #: Chunks, or rows of bytes, that can't be read, after which the rest of an array is left.
@@ -43,7 +43,8 @@ class Numbers(NamedTuple):
 
     Attributes:
         rows: (total_frames, D…) numbers; zeros where nothing was read. Of rows as large as those of
-            pictures only the flags are kept, and this is (total_frames, 0).
+            pictures, or as many as nobody records, only the flags are kept, and this is
+            (total_frames, 0). Where too many can't be read, all of this ends with the last of them.
         is_read: (total_frames,) which of them were read.
         is_finite: (total_frames,) which of them were read and hold no NaN or inf.
         is_zero: (total_frames,) which of them were read and hold nothing but zeros.
@@ -88,14 +89,16 @@ def read_numbers(episode: ZarrEpisode, key: str, depth: Depth) -> tuple[Numbers,
     """Read an array of numbers, chunk by chunk where it can't be read whole."""
     layout, total = episode.layout(key), episode.total_frames
     dtype = np.dtype(layout.dtype)
-    is_kept = math.prod(layout.row_shape) * dtype.itemsize <= LARGEST_ROW
+    row_bytes = math.prod(layout.row_shape) * dtype.itemsize
+    is_kept = row_bytes <= LARGEST_ROW and row_bytes * total <= LARGEST_ARRAY
     rows = np.zeros((total, *(layout.row_shape if is_kept else (0,))), dtype)
     is_read, is_finite, is_zero = np.zeros((3, total), dtype=np.bool_)
     findings: list[Finding] = []
     for start, stop in blocks(total, max(layout.chunk_rows, 1), depth):
         if len(findings) == MOST_UNREADABLE:
             findings.append(given_up(episode, key, start))
-            break
+            seen = (rows[:start], is_read[:start], is_finite[:start], is_zero[:start])
+            return Numbers(*seen), findings
         try:
             (found,) = episode.read({key: [(start, stop)]})[key]
         except EpisodeError as error:
