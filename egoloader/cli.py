@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from egoloader.errors import ConfigError, EgoloaderError
 from egoloader.overview import ArrayOverview, EpisodeOverview, overview, size_text
+from egoloader.terminal import shown
 
 if TYPE_CHECKING:
     from egoloader.convert import ConversionReport
@@ -46,7 +46,7 @@ def main() -> None:
         app()
     except (EgoloaderError, OSError) as error:
         Console(stderr=True).print(
-            f"[bold red]egoloader:[/bold red] {escape(str(error))}", soft_wrap=True
+            f"[bold red]egoloader:[/bold red] {shown(str(error))}", soft_wrap=True
         )
         sys.exit(1)
 
@@ -115,8 +115,8 @@ def lerobot(
     finally:
         progress.stop()
     for line in _report_lines(report):
-        console.print(escape(line), soft_wrap=True)
-    console.print(f"episodes are in {escape(str(target))}", soft_wrap=True)
+        console.print(shown(line), soft_wrap=True)
+    console.print(f"episodes are in {shown(str(target))}", soft_wrap=True)
     if report.failed:
         raise typer.Exit(1)
 
@@ -132,7 +132,7 @@ def inspect(
     for arrays, names in _by_layout(episodes):
         console.print(_array_table(arrays, names))
     for problem in [*broken, *(text for one in episodes for text in one.problems)]:
-        console.print(f"[red]problem:[/red] {escape(problem)}", soft_wrap=True)
+        console.print(f"[red]problem:[/red] {shown(problem)}", soft_wrap=True)
     if broken or any(one.problems for one in episodes):
         raise typer.Exit(1)
 
@@ -225,7 +225,7 @@ def plan(
         from egoloader.planpicture import draw_plan
 
         draw_plan(episodes, save)
-        console.print(f"drawn to {escape(str(save))}", soft_wrap=True)
+        console.print(f"drawn to {shown(str(save))}", soft_wrap=True)
 
 
 def _selection_settings(data: Any) -> SelectionSettings:
@@ -287,7 +287,7 @@ def _finding_table(findings: Sequence[Finding]) -> Table:
     for one in findings:
         frames = "" if one.start is None else f"{one.start} to {one.end}"
         cells = (one.episode, one.key or "", frames, one.check, one.harm, one.message)
-        table.add_row(*map(escape, cells))
+        table.add_row(*map(shown, cells))
     return table
 
 
@@ -299,9 +299,9 @@ def _episode_table(episodes: Sequence[EpisodeOverview]) -> Table:
         table.add_column(name, justify="right")
     for one in episodes:
         table.add_row(
-            escape(one.name),
-            escape(one.embodiment),
-            escape(one.task),
+            shown(one.name),
+            shown(one.embodiment),
+            shown(one.task),
             str(one.total_frames),
             f"{one.fps:g}{' (assumed)' if one.fps_assumed else ''}",
             f"{one.total_frames / one.fps:.1f}",
@@ -325,19 +325,19 @@ def _by_layout(
 
 def _array_table(arrays: Sequence[ArrayOverview], names: Sequence[str]) -> Table:
     others = f" (and {len(names) - 1} others alike)" if len(names) > 1 else ""
-    table = Table(title=f"arrays of {escape(names[0])}{others}")
+    table = Table(title=f"arrays of {shown(names[0])}{others}")
     for name in ("key", "rows of", "shape", "chunk", "shard", "codecs", "read by"):
         table.add_column(name, overflow="fold")
     table.add_column("size", justify="right")
     for array in arrays:
         table.add_row(
-            escape(array.key),
-            array.what,
+            shown(array.key),
+            shown(array.what),
             _shape(array.shape),
             _shape(array.chunk),
             _shape(array.shard) if array.shard else "-",
-            ", ".join(array.codecs),
-            escape(array.read_by),
+            shown(", ".join(array.codecs)),
+            shown(array.read_by),
             size_text(array.num_bytes),
         )
     return table

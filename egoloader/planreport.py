@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.markup import escape
 from rich.table import Table
 
 from egoloader.explanation import LIMITS, ArrayReads, Cost, EpisodeReads, cost_by_array
 from egoloader.overview import read_path, size_text
 from egoloader.plan import Window
+from egoloader.terminal import shown
 
 __all__ = ["plan_report"]
 
@@ -28,7 +28,7 @@ def plan_report(episodes: Sequence[EpisodeReads]) -> Iterator[str | Table]:
     if frames == 1:
         one = episodes[0]
         yield (
-            f"episode {escape(one.name)}, frame {one.frames[0]} of {one.total_frames}, "
+            f"episode {shown(one.name)}, frame {one.frames[0]} of {one.total_frames}, "
             f"{one.fps:g} Hz: {shared}"
         )
         yield _windows_table(one.arrays)
@@ -44,7 +44,7 @@ def plan_report(episodes: Sequence[EpisodeReads]) -> Iterator[str | Table]:
         yield f"{_UNKNOWN}: zarr-python makes its own requests, and may decode more chunks"
     kept = sorted({key for one in episodes for key in one.kept_arrays})
     if kept:
-        yield f"read once an episode and kept, and left out here: {escape(', '.join(kept))}"
+        yield f"read once an episode and kept, and left out here: {shown(', '.join(kept))}"
 
 
 def _windows_table(arrays: Sequence[ArrayReads]) -> Table:
@@ -58,10 +58,10 @@ def _windows_table(arrays: Sequence[ArrayReads]) -> Table:
             text = _spans(entry.windows)
             text += f" + {entry.num_padded} padded" if entry.num_padded else ""
             if place:
-                table.add_row("", escape(key), text)
+                table.add_row("", shown(key), text)
                 continue
-            name, groups = escape(array.zarr_key), _spans(array.groups)
-            table.add_row(name, escape(key), text, groups, str(array.chunk_rows))
+            name, groups = shown(array.zarr_key), _spans(array.groups)
+            table.add_row(name, shown(key), text, groups, str(array.chunk_rows))
     return table
 
 
@@ -77,7 +77,7 @@ def _cost_table(episodes: Sequence[EpisodeReads]) -> Table:
         table.add_column(name, justify="right")
     costs = cost_by_array(episodes)
     for zarr_key, cost in costs.items():
-        table.add_row(escape(zarr_key), escape(_paths(zarr_key, episodes)), *_cells(cost))
+        table.add_row(shown(zarr_key), shown(_paths(zarr_key, episodes)), *_cells(cost))
     table.add_section()
     table.add_row("all", "", *_cells(sum(costs.values(), Cost())))
     return table
