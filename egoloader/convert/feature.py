@@ -43,7 +43,12 @@ def parse_features(raw: Mapping[str, Any], root: Path) -> tuple[Feature, ...]:
     Raises:
         ConversionError: an entry without a dtype or with a shape that is none.
     """
-    return tuple(_feature(key, entry, root) for key, entry in raw.items())
+    try:
+        return tuple(_feature(key, entry, root) for key, entry in raw.items())
+    except RecursionError as error:
+        raise ConversionError(
+            f"{root}: the names of a feature in meta/info.json lie too deep in one another"
+        ) from error
 
 
 def _feature(key: str, raw: Any, root: Path) -> Feature:
@@ -51,8 +56,10 @@ def _feature(key: str, raw: Any, root: Path) -> Feature:
     if not isinstance(dtype, str):
         raise ConversionError(f"{root}: feature {key!r} in meta/info.json has no dtype")
     shape = raw.get("shape")
-    if not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
-        raise ConversionError(f"{root}: feature {key!r} in meta/info.json has the shape {shape!r}")
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+        raise ConversionError(
+            f"{root}: feature {key!r} in meta/info.json has the shape {shape!r:.200}"
+        )
     if key in BOOKKEEPING:
         return Feature(key, "bookkeeping", tuple(shape))
     if dtype == "video":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -23,6 +24,8 @@ __all__ = ["EpisodeJob", "EpisodeResult", "Recipe", "convert_episode"]
 
 Frame = npt.NDArray[np.uint8] | bytes
 Camera = Iterator[Frame]
+#: Frames behind the last row that are counted.
+_COUNTED = 1000
 
 
 @dataclass(frozen=True)
@@ -156,15 +159,16 @@ def _write_frames(
             numeric={key: values[row] for key, values in rows.arrays.items()}, images=images
         )
     for key, frames in cameras.items():
-        extra = sum(1 for _ in frames)
+        extra = sum(1 for _ in itertools.islice(frames, _COUNTED))
         if extra:
             found = rows.count + extra
-            raise ConversionError(f"{where}, key {key!r}: {_disagree(found, rows.count)}")
+            more = " or more" if extra == _COUNTED else ""
+            raise ConversionError(f"{where}, key {key!r}: {_disagree(found, rows.count, more)}")
 
 
-def _disagree(frames: int, rows: int) -> str:
+def _disagree(frames: int, rows: int, more: str = "") -> str:
     return (
-        f"the camera has {frames} frames and the parquet file {rows} rows; "
+        f"the camera has {frames}{more} frames and the parquet file {rows} rows; "
         "record or download the episode again, or leave it out with `episodes`"
     )
 

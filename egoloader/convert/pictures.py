@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from egoloader.convert.video import RgbScaler
+from egoloader.convert.video import FRAME_LIMIT, RgbScaler
 from egoloader.decode import decode_jpeg, jpeg_size
 from egoloader.errors import FrameError, require_extra
 
@@ -79,7 +79,7 @@ class _Decoder:
     def _png(self, data: bytes, row: int) -> Any:
         context = self._av.CodecContext.create("png", "r")
         context.thread_count = 1
-        context.options = {"err_detect": "crccheck+explode"}
+        context.options = {"err_detect": "crccheck+explode", **FRAME_LIMIT}
         try:
             frames = context.decode(self._av.Packet(data))
         except self._av.FFmpegError as error:

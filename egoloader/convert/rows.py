@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,14 @@ import numpy.typing as npt
 
 from egoloader.convert.feature import BOOKKEEPING, Feature
 from egoloader.errors import ConversionError, require_extra
+from egoloader.header import MAX_FRAMES
 
 __all__ = ["EpisodeRows", "read_rows"]
 
 Array = npt.NDArray[Any]
+
+#: Numbers of an episode's parquet file: a column is held whole while it is converted.
+_MAX_NUMBERS = 2**30
 
 # A recorded clock may differ from i / fps by this much, in seconds, and still be called regular.
 _REGULAR_S = 1e-3
@@ -89,12 +94,25 @@ def _read_table(path: Path, where: str, features: tuple[Feature, ...]) -> Any:
     pictures = {feature.key for feature in features if feature.kind == "image"}
     try:
         with parquet.ParquetFile(path) as file:
+            _check_size(file.metadata, where)
             names = file.schema_arrow.names
             # `columns` takes `action.x` along with `action`; `select` goes by the exact name.
             wanted = [name for name in names if name not in pictures]
             return file.read(columns=wanted).select(wanted)
     except (arrow.ArrowException, OSError, KeyError) as error:
         raise ConversionError(f"{where}: the file can't be read: {error}") from error
+
+
+def _check_size(metadata: Any, where: str) -> None:
+    """Refuse more rows, or more numbers, than an episode has, before there is memory for them."""
+    groups = [metadata.row_group(n) for n in range(metadata.num_row_groups)]
+    columns = (group.column(n) for group in groups for n in range(group.num_columns))
+    numbers = sum(column.num_values for column in columns)
+    if metadata.num_rows > MAX_FRAMES or numbers > _MAX_NUMBERS:
+        raise ConversionError(
+            f"{where}: the file promises {metadata.num_rows} rows and {numbers} numbers; "
+            f"an episode has at most {MAX_FRAMES} and {_MAX_NUMBERS}"
+        )
 
 
 def _check_present(by_key: Mapping[str, Feature], columns: Mapping[str, Any], where: str) -> None:
@@ -150,7 +168,7 @@ def _shaped(values: Array, feature: Feature | None, where: str) -> Array:
     """Give rows the listed shape: a row of shape (1,) is stored as a plain number."""
     if feature is None or values.shape[1:] == feature.shape:
         return values
-    if values[:1].size != int(np.prod(feature.shape)) * len(values[:1]):
+    if values[:1].size != math.prod(feature.shape) * len(values[:1]):
         raise ConversionError(
             f"{where}: rows have the shape {values.shape[1:]}, "
             f"and meta/info.json lists {feature.shape}"

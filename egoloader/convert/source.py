@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
+import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from egoloader.convert.feature import Feature, parse_features
 from egoloader.errors import ConversionError
+from egoloader.header import MAX_FRAMES
+from egoloader.store import MAX_METADATA_BYTES
 
 __all__ = ["EpisodeEntry", "LeRobotInfo", "LeRobotSource", "absent_files", "open_source"]
 
@@ -19,6 +22,10 @@ _T = TypeVar("_T")
 _VERSIONS = ("v2.0", "v2.1")
 # A clone without its large files leaves a text stub of some 130 bytes at each of their paths.
 _STUB_BYTES = 1024
+#: A place in a path's template: a name, and how wide a number is written. Of Python's own templates
+#: it is only this; they can also ask for attributes, and for gigabytes of blanks.
+_PLACE = re.compile(r"\{(episode_chunk|episode_index|video_key)(?::0?(\d{1,2})d)?\}")
+_MAX_INDEX = 10**9
 
 
 @dataclass(frozen=True)
@@ -60,14 +67,25 @@ class LeRobotInfo:
         return self.root / self._fill(self.video_path, "video_path", episode, key)
 
     def _fill(self, template: str, name: str, episode: int, key: str) -> str:
-        try:
-            return template.format(
-                episode_chunk=episode // self.chunk_size, episode_index=episode, video_key=key
-            )
-        except (KeyError, IndexError, ValueError, AttributeError) as error:
+        values = {"episode_chunk": episode // self.chunk_size, "episode_index": episode}
+
+        def fill(place: re.Match[str]) -> str:
+            value = values.get(place[1])
+            return key if value is None else str(value).zfill(int(place[2] or 1))
+
+        where = f"{self.root}: {name} in meta/info.json, {template!r:.200},"
+        left = _PLACE.sub("", template)
+        if "{" in left or "}" in left:
             raise ConversionError(
-                f"{self.root}: {name} in meta/info.json, {template!r}, can't be filled in: {error}"
-            ) from error
+                f"{where} can't be filled in; it may hold {{episode_chunk}}, {{episode_index}} and "
+                "{video_key}, numbers as in {episode_index:06d}"
+            )
+        path = _PLACE.sub(fill, template)
+        if not path or PurePosixPath(path).is_absolute() or ".." in path.split("/"):
+            raise ConversionError(f"{where} leads out of the folder: to {path!r:.200}")
+        if "\0" in path:
+            raise ConversionError(f"{where} is no path: {path!r:.200}")
+        return path
 
 
 @dataclass(frozen=True)
@@ -102,7 +120,9 @@ def open_source(root: Path) -> LeRobotSource:
             f"{root} holds no meta/info.json, so it is not a LeRobot data set; "
             "give the folder that holds meta/"
         )
-    raw = _object(_parse(path.read_bytes(), "meta/info.json", root), "meta/info.json", root)
+    with path.open("rb") as file:
+        text = _bounded(file.read(MAX_METADATA_BYTES + 1), "meta/info.json", root)
+    raw = _object(_parse(text, "meta/info.json", root), "meta/info.json", root)
     version = _version(raw, root)
     info = LeRobotInfo(
         root=root,
@@ -159,7 +179,7 @@ def _fps(raw: Mapping[str, Any], root: Path) -> float:
     fps = raw.get("fps")
     if isinstance(fps, bool) or not isinstance(fps, int | float):
         raise ConversionError(f"{root}: fps in meta/info.json is {fps!r}, not a number")
-    if not math.isfinite(fps) or fps <= 0:
+    if not 0 < fps <= sys.float_info.max:
         raise ConversionError(f"{root}: fps in meta/info.json is {fps!r}, not above 0")
     return fps
 
@@ -175,8 +195,14 @@ def _episodes(root: Path) -> dict[int, EpisodeEntry]:
         index = _field(row, "episode_index", int, root)
         if index in episodes:
             raise ConversionError(f"{root}: meta/episodes.jsonl lists episode {index} twice")
-        texts = tuple(str(text) for text in row.get("tasks") or ())
-        episodes[index] = EpisodeEntry(index, _field(row, "length", int, root), texts)
+        if not 0 <= index < _MAX_INDEX:
+            raise ConversionError(f"{root}: meta/episodes.jsonl lists an episode {index}")
+        tasks = row.get("tasks") or ()
+        texts = tuple(map(str, tasks if isinstance(tasks, list) else [tasks]))
+        length = _field(row, "length", int, root)
+        if not 0 <= length <= MAX_FRAMES:
+            raise ConversionError(f"{root}: episode {index} in meta/ is to have {length} frames")
+        episodes[index] = EpisodeEntry(index, length, texts)
     if not episodes:
         raise ConversionError(f"{root}: meta/episodes.jsonl lists no episode")
     return dict(sorted(episodes.items()))
@@ -187,16 +213,24 @@ def _lines(root: Path, name: str) -> Iterator[Mapping[str, Any]]:
     if not path.is_file():
         raise ConversionError(f"{root} holds no {name}; download the whole of meta/")
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        lines = iter(lambda: file.readline(MAX_METADATA_BYTES + 1), b"")
+        for number, line in enumerate(lines, start=1):
             if line.strip():
                 where = f"line {number} of {name}"
+                _bounded(line, where, root)
                 yield _object(_parse(line, where, root), where, root)
+
+
+def _bounded(text: bytes, where: str, root: Path) -> bytes:
+    if len(text) > MAX_METADATA_BYTES:
+        raise ConversionError(f"{root}: {where} is larger than {MAX_METADATA_BYTES} bytes")
+    return text
 
 
 def _parse(text: bytes, where: str, root: Path) -> object:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConversionError(f"{root}: {where} is not JSON: {error}") from error
 
 
@@ -209,5 +243,7 @@ def _object(value: object, where: str, root: Path) -> dict[str, Any]:
 def _field(raw: Mapping[str, Any], name: str, kind: type[_T], root: Path) -> _T:
     value = raw.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise ConversionError(f"{root}: {name} in meta/ is {value!r}, not of type {kind.__name__}")
+        raise ConversionError(
+            f"{root}: {name} in meta/ is {value!r:.200}, not of type {kind.__name__}"
+        )
     return value

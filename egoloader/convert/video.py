@@ -9,14 +9,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from egoloader.decode import MAX_PIXELS
 from egoloader.errors import ConversionError, require_extra
 
 if TYPE_CHECKING:
     from av import VideoFrame
 
-__all__ = ["RgbScaler", "video_frames"]
+__all__ = ["FRAME_LIMIT", "RgbScaler", "video_frames"]
 
 Image = npt.NDArray[np.uint8]
+
+#: What a decoder is told, so that it makes no room for pictures larger than any.
+FRAME_LIMIT = {"max_pixels": str(MAX_PIXELS)}
+#: A file is what it holds, whatever it is called: one that lists others would lead to them.
+_CONTAINERS = {
+    "format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,ogg",
+    "protocol_whitelist": "file",
+}
 
 
 class RgbScaler:
@@ -67,14 +76,14 @@ def video_frames(
     scale = RgbScaler(size)
     count = 0
     try:
-        with av.open(str(path)) as container:
+        with av.open(str(path), options=dict(_CONTAINERS)) as container:
             if not container.streams.video:
                 raise ConversionError(f"{where}: {path.name} holds no video stream")
             stream = container.streams.video[0]
             stream.thread_type = "AUTO"
             stream.codec_context.thread_count = threads
             # Without it, damage is painted over and passed on as a frame.
-            stream.codec_context.options = {"err_detect": "explode"}
+            stream.codec_context.options = {"err_detect": "explode", **FRAME_LIMIT}
             for frame in container.decode(stream):
                 if frame.is_corrupt:
                     raise ConversionError(
