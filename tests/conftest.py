@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,9 @@ def real_data() -> Path:
         give_up = pytest.fail if os.environ.get("EGOLOADER_REAL_REQUIRED") else pytest.skip
         give_up(f"no recorded episodes at {folder} (set EGOLOADER_REAL)")
     return folder
+
+
+@pytest.fixture
+def copied(human: Path, tmp_path: Path) -> Path:
+    """A good episode, to be changed; its folder holds no other."""
+    return Path(shutil.copytree(human, tmp_path / "all" / "ep.zarr"))

@@ -35,11 +35,6 @@ from tests.episodes import (
 TOTAL = HUMAN_FRAMES
 
 
-@pytest.fixture
-def copied(human: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(human, tmp_path / "ep.zarr"))
-
-
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [

@@ -51,11 +51,6 @@ def human(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-@pytest.fixture
-def copied(human: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(human, tmp_path / "ep.zarr"))
-
-
 # Attributes.
 
 
