@@ -87,6 +87,16 @@ def _bomb(rng: random.Random, jpeg: bytes) -> bytes:
     return bytes(data)
 
 
+def _many_scans(rng: random.Random, _: bytes) -> bytes:
+    """Return a progressive JPEG that asks for passes over all pixels without end."""
+    last = PROGRESSIVE.rfind(b"\xff\xda")
+    scans = PROGRESSIVE[last:-2] * rng.choice([2, 90, 5000])
+    data = bytearray(PROGRESSIVE[:last] + scans + PROGRESSIVE[-2:])
+    at, side = data.find(_FRAMES[1]), rng.choice([16, 2000, 8000])
+    data[at + 5 : at + 9] = side.to_bytes(2, "big") + (side if side > 16 else 24).to_bytes(2, "big")
+    return bytes(data)
+
+
 def _other_head(rng: random.Random, jpeg: bytes) -> bytes:
     """Return a JPEG with another kind of frame, bits a sample, or components."""
     data = bytearray(jpeg)
@@ -121,5 +131,5 @@ def _something_else(rng: random.Random, _: bytes) -> bytes:
 _KINDS: tuple[Callable[[random.Random, bytes], bytes], ...] = (
     _empty, _noise, _head_then_noise, _head_then_noise, _cut, _cut, _cut_and_ended, _longer,
     _flipped, _flipped, _of_another_size, _gray, _other_kind, _damaged_other_kind, _bomb, _bomb,
-    _other_head, _markers, _something_else,
+    _other_head, _markers, _something_else, _many_scans,
 )  # fmt: skip
