@@ -180,6 +180,12 @@ def test_images_beyond_64_megapixels_are_refused_by_their_header() -> None:
         assert_blames_the_frame(caught.value)
 
 
+def test_a_picture_in_one_scan_may_hold_what_looks_like_others() -> None:
+    data = encode(gradient())
+    comment = b"\xff\xfe" + (1002).to_bytes(2, "big") + b"\xff\xda" * 500
+    assert size_of(data[:2] + comment + data[2:]) == (16, 24)
+
+
 @settings(deadline=None, max_examples=100)
 @given(
     edits=st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 255)), min_size=1, max_size=8)
