@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from egoloader.arena import Arena
+from egoloader.access import EpisodeAccess
+from egoloader.annotation import ANNOTATIONS, Annotation, num_annotations, parse_annotations
 from egoloader.cache import ByteCache
 from egoloader.chunkcodec import ChunkRows, unread_reason
 from egoloader.chunktable import ChunkTable
 from egoloader.counts import ReadCounts
-from egoloader.decompression import Stored
 from egoloader.errors import (
     EpisodeFormatError,
     EpisodeNotFoundError,
@@ -26,35 +25,20 @@ from egoloader.errors import (
     near_miss,
 )
 from egoloader.files import Signature
-from egoloader.guard import ChunkGuard, HolePolicy, MissingChunks
+from egoloader.guard import MissingChunks
 from egoloader.header import EpisodeHeader, parse_header
 from egoloader.keymap import is_array_name
 from egoloader.layout import ArrayLayout, parse_layout
 from egoloader.plan import ReadPlan, Window, plan_reads
-from egoloader.rangereader import RangeReader
-from egoloader.ranges import MergeLimits
-from egoloader.reader import (
-    BytesReader,
-    GuardedReader,
-    ReadAlike,
-    Reader,
-    ReferenceReader,
-    join_rows,
-)
-from egoloader.store import GROUP_FILES, MAX_METADATA_BYTES, EpisodeFolder
+from egoloader.reader import BytesReader, ReadAlike, join_rows
+from egoloader.store import GROUP_FILES, EpisodeFolder
 
 __all__ = ["ANNOTATIONS", "TIMESTAMP", "Annotation", "ZarrEpisode"]
 
-#: The array that holds an episode's annotation spans.
-ANNOTATIONS = "annotations"
 #: The array that holds each frame's time in seconds, where it was recorded.
 TIMESTAMP = "timestamp"
-#: Spans that an episode may have; all are read before any frame is served.
-MAX_ANNOTATIONS = 100_000
 #: Chunks that are looked up at once.
 _CHECKED_CHUNKS = 1024
-
-Annotation = tuple[str, int, int]
 
 
 class ZarrEpisode:
@@ -103,7 +87,7 @@ class ZarrEpisode:
         # Before the header is read, so that a change in between is seen later.
         self._group = _group_file(folder)
         self.header = _read_header(folder)
-        self._states: dict[int, _ProcessState] = {}
+        self._states: dict[int, EpisodeAccess] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
         return _reopen, (self.path, self._missing_chunks, self.name, self._cache)
@@ -262,7 +246,9 @@ class ZarrEpisode:
             MissingChunkError, ReadError: a chunk is missing, or a shard is cut short.
         """
         layout = self.layout(key)
-        rows = self._num_annotations(key) if key == ANNOTATIONS else self.total_frames
+        rows = self.total_frames
+        if key == ANNOTATIONS:
+            rows = num_annotations(layout, episode=self.name, key=key)
         if layout.rows < rows:
             raise EpisodeFormatError(
                 f"the array has {layout.rows} rows, fewer than total_frames = {rows}",
@@ -308,48 +294,11 @@ class ZarrEpisode:
         return parsed[key]
 
     def _parse_annotations(self, key: str) -> tuple[Annotation, ...]:
-        rows = self._num_annotations(key) if self.has(key) else 0
-        if rows == 0:
+        where = {"episode": self.name, "key": key}
+        rows = num_annotations(self.layout(key), **where) if self.has(key) else 0
+        if not rows:
             return ()
-        layout = self.layout(key)
-        if layout.kind != "bytes" or layout.row_shape:
-            message = f"rows of {layout.row_shape} {layout.type_name} are no annotations"
-            raise EpisodeFormatError(message, episode=self.name, key=key)
-        stored = self.fetch(key, ReadPlan(((0, rows),)))
-        size = sum(map(len, stored))
-        if size > MAX_METADATA_BYTES:
-            raise EpisodeFormatError(
-                f"its annotations have {size} bytes; they have at most {MAX_METADATA_BYTES}",
-                episode=self.name,
-                key=key,
-            )
-        return tuple(
-            self._parse_annotation(key, place, bytes(row)) for place, row in enumerate(stored)
-        )
-
-    def _num_annotations(self, key: str) -> int:
-        rows = self.layout(key).rows
-        if rows > MAX_ANNOTATIONS:
-            raise EpisodeFormatError(
-                f"the array has {rows} rows; annotations are at most {MAX_ANNOTATIONS}",
-                episode=self.name,
-                key=key,
-            )
-        return rows
-
-    def _parse_annotation(self, key: str, place: int, row: bytes) -> Annotation:
-        try:
-            fields = json.loads(row)
-            text, start, end = fields["text"], fields["start_idx"], fields["end_idx"]
-            if not isinstance(text, str) or type(start) is not int or type(end) is not int:
-                raise TypeError("text must be a string, start_idx and end_idx whole numbers")
-        except (TypeError, KeyError, ValueError, RecursionError) as error:
-            raise EpisodeFormatError(
-                f"row {place} is no annotation ({error!r}): {row!r:.80}",
-                episode=self.name,
-                key=key,
-            ) from error
-        return text, start, end
+        return parse_annotations(list(self.fetch(key, ReadPlan(((0, rows),)))), **where)
 
     def _read_key(
         self, key: str, windows: Sequence[Window]
@@ -382,80 +331,24 @@ class ZarrEpisode:
             return folder.read_json(f"{key}/.zarray", key)
         return None if metadata.get("node_type") == "group" else metadata
 
-    def _here(self) -> _ProcessState:
+    def _here(self) -> EpisodeAccess:
         pid = os.getpid()
         state = self._states.get(pid)
         if state is None:
             # Threads may come here together; all take the one that was first put in.
-            made = _ProcessState(
-                self, self._missing_chunks, self._warned_keys, self._cache, self._group
+            made = EpisodeAccess(
+                self.path,
+                self.name,
+                stamped=self.header.stamped,
+                missing_chunks=self._missing_chunks,
+                warned_keys=self._warned_keys,
+                cache=self._cache,
+                group=self._group,
             )
             state = self._states.setdefault(pid, made)
             for parent in set(self._states) - {pid}:
                 self._states.pop(parent, None)  # a forked process has no use for its parent's
         return state
-
-
-class _ProcessState:
-    """What belongs to one process: handles, counts, and metadata read so far."""
-
-    def __init__(
-        self,
-        episode: ZarrEpisode,
-        missing_chunks: MissingChunks,
-        warned_keys: set[str],
-        cache: ByteCache,
-        group: tuple[str, Signature] | None,
-    ) -> None:
-        self.counts = ReadCounts()
-        self.folder = EpisodeFolder(episode.path, episode.name, self.counts, group)
-        holes = HolePolicy(
-            self.folder,
-            stamped=episode.header.stamped,
-            missing_chunks=missing_chunks,
-            warned_keys=warned_keys,
-        )
-        self.guard = ChunkGuard(self.folder, holes, cache)
-        self._ranges = RangeReader(self.folder, self.guard, self.counts, cache, MergeLimits())
-        self._reference = GuardedReader(
-            ReferenceReader(self.folder, self.counts, holes.meet), self.guard
-        )
-        self.readers: dict[tuple[str, ...], ReadAlike] = {}
-        self.bytes_readers: dict[str, BytesReader] = {}
-        self.layouts: dict[str, ArrayLayout | None] = {}
-        self.annotations: dict[str, tuple[Annotation, ...]] = {}
-
-    def open(self, layouts: Mapping[str, ArrayLayout]) -> ReadAlike:
-        """Return what reads arrays by one plan: the range reader wherever it knows the codecs."""
-        if all(one.kind == "numeric" and not unread_reason(one) for one in layouts.values()):
-            return self._ranges.open_numbers(layouts)
-
-        # Without a reference to this object, which is to hold what is returned.
-        chosen = [(self._reader(one), key, one) for key, one in layouts.items()]
-
-        def read(plan: ReadPlan) -> Sequence[Sequence[ChunkRows]]:
-            return [[reader.read(key, layout, plan)] for reader, key, layout in chosen]
-
-        return read
-
-    def open_bytes(self, key: str, layout: ArrayLayout) -> BytesReader:
-        """Return what reads an array of bytes."""
-        if not unread_reason(layout):
-            return self._ranges.open_bytes(key, layout)
-        return _ReferenceBytes(self._reference, key, layout)
-
-    def _reader(self, layout: ArrayLayout) -> Reader:
-        return self._reference if unread_reason(layout) else self._ranges
-
-
-class _ReferenceBytes:
-    """An array of bytes that zarr-python reads."""
-
-    def __init__(self, reader: Reader, key: str, layout: ArrayLayout) -> None:
-        self._reader, self._key, self._layout = reader, key, layout
-
-    def stream(self, plan: ReadPlan, _arena: Arena | None) -> Iterable[tuple[int, Stored]]:
-        return enumerate(self._reader.read(self._key, self._layout, plan))
 
 
 def _reopen(path: Path, missing_chunks: MissingChunks, name: str, cache: ByteCache) -> ZarrEpisode:

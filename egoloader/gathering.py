@@ -119,21 +119,33 @@ def gather(
     if not episodes:
         raise SettingsError(_nothing_left(root, len(found), choice))
     keymaps = _keymaps_by_embodiment(keymap, [episode.embodiment for episode in episodes])
-    spared: dict[str, IntArray] = {}
-    for episode in episodes:
-        spans = bad.get(episode.name, ())
-        warn_of_nothing(choice.quarantine, episode, spans)
-        maker = SampleMaker(episode, keymaps[episode.embodiment], settings)
-        if not spans:
-            continue
-        frames = spared_frames(maker, spans)
-        if len(frames) < episode.total_frames:
-            spared[episode.name] = frames
+    spared = {
+        episode.name: frames
+        for episode in episodes
+        if (frames := _check(episode, keymaps, settings, choice.quarantine, bad)) is not None
+    }
     if spared and not any(len(spared.get(one.name, range(one.total_frames))) for one in episodes):
         raise SettingsError(_nothing_left(root, len(found), choice))
     warn_of_assumed_fps([episode.name for episode in episodes if episode.fps_assumed])
     records = [EpisodeRecord(e.name, e.total_frames, e.embodiment) for e in episodes]
     return Gathered(root, records, keymaps, spared)
+
+
+def _check(
+    episode: ZarrEpisode,
+    keymaps: Mapping[str, KeyMap],
+    settings: SampleSettings,
+    quarantine: str | os.PathLike[str] | None,
+    bad: Mapping[str, Sequence[BadSpan]],
+) -> IntArray | None:
+    """Check an episode against its keymap; return the frames that are left, None for all."""
+    maker = SampleMaker(episode, keymaps[episode.embodiment], settings)
+    spans = bad.get(episode.name, ())
+    if not spans:
+        return None
+    warn_of_nothing(quarantine, episode, spans)
+    frames = spared_frames(maker, spans)
+    return frames if len(frames) < episode.total_frames else None
 
 
 def spared_frames(maker: SampleMaker, spans: Sequence[BadSpan]) -> IntArray:

@@ -228,11 +228,7 @@ def _parse_v3(metadata: Mapping[str, Any]) -> ArrayLayout:
         codecs = _codecs(sharding["codecs"])
         index_at_end = _choice(sharding.get("index_location", "end"), ("start", "end")) == "end"
         index_codecs = _codecs(sharding["index_codecs"])
-    encoding = metadata.get("chunk_key_encoding", {"name": "default"})
-    default = encoding["name"] == "default"
-    if encoding["name"] not in ("default", "v2"):
-        raise ValueError(f"chunk key encoding {encoding['name']!r} is not supported")
-    separator = encoding.get("configuration", {}).get("separator", "/" if default else ".")
+    separator, prefix = _parse_encoding(metadata.get("chunk_key_encoding", {"name": "default"}))
     kind, dtype, type_name = _parse_type_v3(metadata["data_type"])
     return ArrayLayout(
         shape=_extent(metadata["shape"], "shape"),
@@ -247,10 +243,17 @@ def _parse_v3(metadata: Mapping[str, Any]) -> ArrayLayout:
         index_has_crc=any(codec.name == "crc32c" for codec in index_codecs),
         # A codec around the whole shard hides its index.
         index_is_plain=_is_plain(index_codecs) and len(outermost) == 1,
-        separator=_choice(separator, _SEPARATORS),
-        chunk_prefix="c" if default else "",
+        separator=separator,
+        chunk_prefix=prefix,
         zarr_format=3,
     )
+
+
+def _parse_encoding(encoding: Mapping[str, Any]) -> tuple[str, str]:
+    """Return separator and prefix of chunks' paths."""
+    default = _choice(encoding["name"], ("default", "v2")) == "default"
+    separator = encoding.get("configuration", {}).get("separator", "/" if default else ".")
+    return _choice(separator, _SEPARATORS), "c" if default else ""
 
 
 def _is_plain(index_codecs: Sequence[Codec]) -> bool:

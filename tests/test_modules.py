@@ -41,6 +41,8 @@ ORDER = [
     "reader",
     "rangereader",
     "decode",
+    "annotation",
+    "access",
     "episode",
     "binding",
     "cast",
