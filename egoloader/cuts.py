@@ -13,7 +13,7 @@ from egoloader.batch import Allocate, Column
 from egoloader.cast import cast_rows
 from egoloader.episode import TIMESTAMP
 from egoloader.errors import EgoloaderError, ReadError
-from egoloader.sample import Entry
+from egoloader.kind import Entry
 from egoloader.seeding import sample_seeds
 from egoloader.share import Fetched
 

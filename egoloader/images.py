@@ -13,7 +13,7 @@ from egoloader.arena import Arena
 from egoloader.batch import Column
 from egoloader.decompression import Stored
 from egoloader.frames import Camera
-from egoloader.sample import Entry
+from egoloader.kind import Entry
 from egoloader.share import Fetched
 
 __all__ = ["fill_images"]

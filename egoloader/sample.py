@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +27,12 @@ from egoloader.errors import (
 )
 from egoloader.frames import Camera
 from egoloader.keymap import KeyMap, KeySpec
-from egoloader.plan import PlanOutline
+from egoloader.kind import Entry, Kind, Source
 from egoloader.seeding import stream_key
 from egoloader.windows import cut_ends, entry_rows
 
 __all__ = [
-    "Entry",
     "ImageDtype",
-    "Kind",
     "MixedSizes",
     "Sample",
     "SampleMaker",
@@ -89,66 +87,6 @@ class SampleSettings:
         for transform in self.transforms:
             if not callable(transform):
                 raise SettingsError(f"transforms are callables, got {transform!r}")
-
-
-#: What an entry is cut out of: `numbers` of the dtype that they leave as, others that are `cast`,
-#: rows of `json`, `texts` of annotations, a `camera`, or nothing, where the array is `absent`.
-Source = Literal["numbers", "cast", "json", "texts", "camera", "absent"]
-
-
-class Entry(NamedTuple):
-    """One entry of the keymap as one episode has it.
-
-    Attributes:
-        key: the sample's key.
-        spec: the entry.
-        zarr_key: the array.
-        source: what it is cut out of.
-        number: of its cut, in the outline of what is read; -1 where nothing is.
-        is_image: whether it is decoded into the memory of a batch.
-        dtype: what its numbers leave as; None for rows of JSON.
-        steps: the axis of steps that a sample keeps, (n,) or ().
-        mask: the sample's key of its mask, if it emits one.
-    """
-
-    key: str
-    spec: KeySpec
-    zarr_key: str
-    source: Source
-    number: int
-    is_image: bool
-    dtype: np.dtype[Any] | None
-    steps: tuple[int, ...]
-    mask: str | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Kind:
-    """What the samples of episodes have in common that a batch can read and cut as one.
-
-    Such episodes share the object.
-
-    Attributes:
-        outline: of what is read.
-        arrays: that are read, without cameras: the number of the read, and those that it is of.
-        cameras: that are read, and the number of the read.
-        rows: the keymap's entries without cameras.
-        images: those of cameras.
-        masks: those that emit one.
-        has_jpegs: whether images leave as they are stored.
-        fields: of a sample; none as long as the size of a camera is not known.
-        pixels: those of them that are decoded into a batch's own memory.
-    """
-
-    outline: PlanOutline
-    arrays: tuple[tuple[int, tuple[str, ...]], ...]
-    cameras: tuple[tuple[str, int], ...]
-    rows: tuple[Entry, ...]
-    images: tuple[Entry, ...]
-    masks: tuple[Entry, ...]
-    has_jpegs: bool
-    fields: tuple[Field, ...] = ()
-    pixels: tuple[Field, ...] = ()
 
 
 #: Frames that are looked at for the size of a camera that nothing declares.

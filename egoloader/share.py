@@ -12,8 +12,9 @@ from egoloader.batchplan import BatchPlan, plan_batch
 from egoloader.chunkcodec import ChunkRows
 from egoloader.errors import EgoloaderError, SampleError
 from egoloader.frameindex import Marks
+from egoloader.kind import Kind
 from egoloader.reader import join_rows
-from egoloader.sample import Kind, SampleMaker
+from egoloader.sample import SampleMaker
 
 __all__ = ["Fetched", "Share", "divide"]
 

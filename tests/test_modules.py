@@ -48,6 +48,7 @@ ORDER = [
     "cast",
     "batch",
     "frames",
+    "kind",
     "sample",
     "share",
     "cuts",
