@@ -229,7 +229,8 @@ class BadFrames:
             bad = met.by_peers.setdefault(peers.name, set())
             bad.add(index)
             num_bad = len(bad)
-        if num_bad > self._policy.max_bad_fraction * peers.size:
+        # Not num_bad > share * size, which is rounded: 0.29 * 100 is less than 29.
+        if num_bad / peers.size > self._policy.max_bad_fraction:
             episode, frame = server.where(index)
             raise TooManyBadFramesError(
                 f"{num_bad} frames of {peers.size} were met that can't be served, more than "

@@ -193,6 +193,18 @@ def test_the_one_bad_frame_that_is_too_many(tmp_path: Path) -> None:
     assert int(ds[7]["count"]) == 7
 
 
+@pytest.mark.parametrize("num_bad", [29, 57, 58])  # of which 100 times the share falls short
+def test_as_many_as_the_share_says_may_be_bad(tmp_path: Path, num_bad: int) -> None:
+    share = num_bad / 100
+    ds = with_bad_counts(tmp_path / "ep", 100, range(num_bad), max_bad_fraction=share)
+    assert 100 * share < num_bad
+    assert sum(bool(sample["is_replaced"]) for sample in ds.__getitems__(range(100))) == num_bad
+    (tmp_path / "more").mkdir()
+    ds = with_bad_counts(tmp_path / "more/ep", 100, range(num_bad + 1), max_bad_fraction=share)
+    with pytest.raises(TooManyBadFramesError, match=f"{num_bad + 1} frames of 100"):
+        ds.__getitems__(range(100))
+
+
 def test_past_the_limit_no_bad_frame_is_skipped_any_more(tmp_path: Path) -> None:
     ds = with_bad_counts(tmp_path / "ep", 20, [3, 8], max_bad_fraction=0.05)
     assert ds[8]["is_replaced"]
@@ -263,6 +275,26 @@ def test_what_is_not_the_datas_fault_is_not_skipped(folder: Path) -> None:
     wrong = keymap(pose=entry("pose", "camera_keys"))
     with pytest.raises(KeyMapError):
         MultiDataset.from_folder(folder, wrong, on_bad_frame="skip")
+
+
+def test_an_error_that_no_frame_has_on_its_own_is_raised(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    md = skipping(folder)
+    serve, asked = md._serve, list[int]()
+
+    def crowded(at: Any, *args: Any) -> Any:
+        asked.append(len(at))
+        if len(at) > 1:
+            raise ReadError("too many at once", episode="arm_0")
+        return serve(at, *args)
+
+    monkeypatch.setattr(md, "_serve", crowded)
+    good = [index for index in INDICES if index not in BAD][:3]
+    with pytest.raises(ReadError, match="too many at once"):
+        md.__getitems__(good)
+    assert asked == [3, 1, 1, 1, 3]
+    assert md.bad_frames == {}
 
 
 @pytest.mark.parametrize(
