@@ -26,7 +26,7 @@ from egoloader.terminal import shown
 if TYPE_CHECKING:
     from egoloader.convert import ConversionReport
     from egoloader.selection import SelectionSettings
-    from egoloader.validate import Finding
+    from egoloader.validate import Finding, Validation
 
 __all__ = ["app", "main"]
 
@@ -154,10 +154,12 @@ def validate(
     Harm: frames can't or should not be served, and --quarantine lists them; or content is
     suspicious as a whole. A note is no harm.
     """
-    from egoloader.quarantine import add_spans
+    from egoloader.quarantine import add_spans, load_quarantine
     from egoloader.validate import quarantine_spans, validate_paths
     from egoloader.validate.stored import check_depth
 
+    if quarantine is not None and quarantine.exists():
+        load_quarantine(quarantine)  # refused now, rather than when all was looked at
     columns = (TextColumn("validating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     # Elsewhere than on a terminal a bar that goes again leaves an empty line.
@@ -170,17 +172,11 @@ def validate(
             workers=workers,
             on_progress=lambda done, total: progress.update(bar, completed=done, total=total),
         )
-    if quarantine is not None:
-        add_spans(quarantine, quarantine_spans(found.findings))
-    if as_json:
-        findings = [asdict(one) for one in found.findings]
-        print(json.dumps({"episodes": found.episodes, "findings": findings}, indent=1))
-    else:
-        console = _console()
-        if found.findings:
-            console.print(_finding_table(found.findings))
-        num_bad = len({one.episode for one in found.findings if one.is_bad})
-        console.print(f"{len(found.episodes)} episodes, {num_bad} of them bad")
+    try:
+        if quarantine is not None:
+            add_spans(quarantine, quarantine_spans(found.findings))
+    finally:  # what took so long to find is told in any case
+        _print_findings(found, as_json)
     if not found.is_good:
         raise typer.Exit(1)
 
@@ -278,6 +274,18 @@ def _console() -> Console:
     """Return a console as wide as the terminal; wide enough for the tables where there is none."""
     console = Console()
     return console if console.is_terminal else Console(width=160)
+
+
+def _print_findings(found: Validation, as_json: bool) -> None:
+    if as_json:
+        findings = [asdict(one) for one in found.findings]
+        print(json.dumps({"episodes": found.episodes, "findings": findings}, indent=1))
+        return
+    console = _console()
+    if found.findings:
+        console.print(_finding_table(found.findings))
+    num_bad = len({one.episode for one in found.findings if one.is_bad})
+    console.print(f"{len(found.episodes)} episodes, {num_bad} of them bad")
 
 
 def _finding_table(findings: Sequence[Finding]) -> Table:

@@ -307,6 +307,30 @@ def test_the_quarantine_file_lists_what_is_not_to_be_served(bad: Path) -> None:
     assert load_quarantine(bad.parent / "good.json") == ()
 
 
+def test_a_quarantine_file_that_is_none_is_refused_before_anything_is_looked_at(
+    bad: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(*_: Any, **__: Any) -> Any:
+        raise AssertionError("it was looked at")
+
+    (bad.parent / "notes.txt").write_text("no JSON")
+    monkeypatch.setattr("egoloader.validate.validate_paths", look)
+    for file in (bad.parent / "notes.txt", bad):
+        arguments = ["validate", str(bad), *ALONE, "--quarantine", str(file)]
+        stopped = CliRunner().invoke(app, arguments).exception
+        assert isinstance(stopped, SettingsError)
+        assert f"the quarantine file {file} " in str(stopped)
+
+
+def test_what_was_found_is_told_where_the_quarantine_file_cant_be_written(bad: Path) -> None:
+    (bad.parent / "file").write_text("")
+    result = CliRunner().invoke(
+        app, ["validate", str(bad), *ALONE, "--quarantine", str(bad.parent / "file/bad.json")]
+    )
+    assert isinstance(result.exception, SettingsError)
+    assert result.stdout.endswith("2 episodes, 1 of them bad\n")
+
+
 def test_content_and_notes_are_not_in_quarantine() -> None:
     harms: list[Any] = ["content", "note", "frames"]
     findings = [Finding("e", "c", "m", "k", 1, 2, harm) for harm in harms]
