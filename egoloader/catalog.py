@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 from collections import Counter
@@ -43,7 +44,12 @@ def find_episodes(folder: Path) -> list[str]:
         SettingsError: folders that lie too deep in one another, or links without end.
     """
     if not folder.is_dir():
-        raise FolderNotFoundError("there is no folder at this path", episode=str(folder))
+        what = (
+            "this is a file, and no folder"
+            if folder.exists()
+            else "there is no folder at this path"
+        )
+        raise FolderNotFoundError(what, episode=str(folder))
     if is_episode(folder):
         raise FolderNotFoundError(
             "this is one episode, not a folder of episodes; "
@@ -154,6 +160,25 @@ def _holds_array(folder: Path) -> bool:
     return False
 
 
+def _is_torn(folder: Path) -> bool:
+    """Return whether a folder is no group and begins with an array: what a cut copy leaves.
+
+    Opening it says so, where passing it over would not.
+    """
+    if is_group(folder):
+        return False
+    for child in sorted(folder.iterdir()):
+        if (child / ".zarray").is_file():
+            return True
+        if (child / "zarr.json").is_file():
+            try:
+                metadata = json.loads(_metadata(child / "zarr.json"))
+            except (ValueError, RecursionError):
+                return False
+            return isinstance(metadata, Mapping) and metadata.get("node_type") == "array"
+    return False
+
+
 def _metadata(path: Path) -> bytes:
     """Return a metadata file's bytes; of one that is too large to be one, the first."""
     with path.open("rb") as file:
@@ -173,9 +198,13 @@ class _Walk:
         for path in sorted(folder.iterdir()):
             real = os.path.realpath(path)
             # A link to a folder above would be walked without end; one to itself is no folder.
-            if path.name.startswith(".") or real in above or not path.is_dir():
+            if path.name.startswith(".") or real in above:
                 continue
-            if is_episode(path):
+            if not path.is_dir():
+                if path.suffix == ".zarr":  # a link to a disk that is gone, or a file's stub
+                    yield path.relative_to(self._root).as_posix()
+                continue
+            if is_episode(path) or _is_torn(path):
                 found = True
                 yield path.relative_to(self._root).as_posix()
             else:
@@ -184,7 +213,6 @@ class _Walk:
                     found = True
                     yield name
         if not found and folder != self._root and folder.suffix == ".zarr":
-            # What an interrupted copy leaves; opening it says so, where passing it over would not.
             yield folder.relative_to(self._root).as_posix()
 
     def _check(self, path: Path, real: str, depth: int) -> None:

@@ -154,7 +154,7 @@ def validate(
     Harm: frames can't or should not be served, and --quarantine lists them; or content is
     suspicious as a whole. A note is no harm.
     """
-    from egoloader.quarantine import add_spans, load_quarantine
+    from egoloader.quarantine import add_spans, load_quarantine, names_of
     from egoloader.validate import quarantine_spans, validate_paths
     from egoloader.validate.stored import check_depth
 
@@ -174,7 +174,9 @@ def validate(
         )
     try:
         if quarantine is not None:
-            add_spans(quarantine, quarantine_spans(found.findings))
+            spans = quarantine_spans(found.findings)
+            add_spans(quarantine, spans)
+            _tell_of_old_entries(console, quarantine, set(found.episodes) - names_of(spans))
     finally:  # what took so long to find is told in any case
         _print_findings(found, as_json)
     if not found.is_good:
@@ -276,6 +278,20 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=160)
 
 
+def _tell_of_old_entries(console: Console, path: Path, good: set[str]) -> None:
+    """Tell of episodes that a quarantine still lists, and in which nothing was found now."""
+    from egoloader.quarantine import load_quarantine, names_of
+
+    old = sorted(names_of(load_quarantine(path)) & good)
+    if old:
+        more = f" and {len(old) - 1} others" if len(old) > 1 else ""
+        console.print(
+            f"{shown(str(path))} still lists {shown(old[0])}{more}, in which nothing was found "
+            "that is not to be served; take out what was repaired",
+            soft_wrap=True,
+        )
+
+
 def _print_findings(found: Validation, as_json: bool) -> None:
     if as_json:
         findings = [asdict(one) for one in found.findings]
@@ -285,7 +301,8 @@ def _print_findings(found: Validation, as_json: bool) -> None:
     if found.findings:
         console.print(_finding_table(found.findings))
     num_bad = len({one.episode for one in found.findings if one.is_bad})
-    console.print(f"{len(found.episodes)} episodes, {num_bad} of them bad")
+    count = len(found.episodes)
+    console.print(f"{count} episode{'' if count == 1 else 's'}, {num_bad} of them bad")
 
 
 def _finding_table(findings: Sequence[Finding]) -> Table:

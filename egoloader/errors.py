@@ -122,6 +122,9 @@ _LONGEST_MESSAGE = 2000
 class EpisodeError(EgoloaderError):
     """Something is wrong with one episode.
 
+    Of one that comes out of a `DataLoader`'s worker, the text alone is known: the attributes are
+    empty then, as PyTorch makes the error anew from its text.
+
     Attributes:
         episode: the episode's path, or its path below the dataset's folder.
         key: the array's name, where one is to blame.
@@ -133,7 +136,8 @@ class EpisodeError(EgoloaderError):
     def __init__(
         self, message: str, *, episode: str = "", key: str | None = None, frame: int | None = None
     ) -> None:
-        if len(message) > _LONGEST_MESSAGE:
+        # Only of our own: what PyTorch sends home holds the whole way to it, and ends with it.
+        if episode and len(message) > _LONGEST_MESSAGE:
             message = f"{message[:_LONGEST_MESSAGE]}…"
         # PyTorch remakes a worker's error from its text alone, which says where it was already.
         where = [f"{self._noun} {episode!r}"] if episode else []

@@ -280,7 +280,7 @@ def _nothing_left(root: Path, total: int, choice: Choice) -> str:
         message += f" and filters={dict(choice.filters)!r}"
     if choice.quarantine is not None:
         message += f" and quarantine={os.fspath(choice.quarantine)!r}"
-    if choice.split == "valid":
+    if choice.split == "valid" and choice.quarantine is None:
         count = round(choice.valid_ratio * total)
         message += (
             f": valid_ratio={choice.valid_ratio} keeps {count} of {total} episodes for validation; "

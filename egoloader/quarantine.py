@@ -27,6 +27,7 @@ __all__ = [
     "check_names",
     "load_quarantine",
     "merge_spans",
+    "names_of",
     "spans_by_episode",
 ]
 
@@ -150,6 +151,11 @@ def merge_spans(spans: Iterable[BadSpan]) -> list[BadSpan]:
         else:
             merged.append(span)
     return sorted(merged, key=lambda one: (one.episode, one.start, one.key or "", one.reason))
+
+
+def names_of(spans: Iterable[BadSpan]) -> set[str]:
+    """Return the episodes that spans are of."""
+    return {span.episode for span in spans}
 
 
 def spans_by_episode(spans: Iterable[BadSpan]) -> dict[str, list[BadSpan]]:

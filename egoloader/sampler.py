@@ -366,8 +366,8 @@ class _Indexed:
         self._digests = {
             "frame_filter": digest_of(kept),
             "quarantine": digest_of(data.spared),
-            "the data's seed": data.seed,
         }
+        self._seed = data.seed
 
     def drawn(self, lengths: IntArray, weights: npt.NDArray[np.float64] | None) -> IntArray:
         """Return the indices that may be drawn: (n,) int64.
@@ -386,7 +386,8 @@ class _Indexed:
         return indices if weights is None else indices[weights > 0]
 
     def fingerprint(self) -> Mapping[str, Any]:
-        return {**self._order.fingerprint(), **self._digests}
+        # These first: what they say of is why numbers of frames differ, too.
+        return {**self._digests, **self._order.fingerprint(), "the data's seed": self._seed}
 
     def num_batches(self, epoch: int) -> int:
         return self._order.num_batches(epoch)

@@ -82,7 +82,9 @@ def _handler() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGCHLD, theirs)
+        # Another watch that began later and goes on has it; that one puts ours back, harmlessly.
+        if signal.getsignal(signal.SIGCHLD) is tell:
+            signal.signal(signal.SIGCHLD, theirs)
 
 
 def _find(error: BaseException) -> str | None:

@@ -115,7 +115,7 @@ class Reads:
 
     Attributes:
         ranges: file below the folder, first byte, and bytes that came, per call of `pread` or
-            `preadv`.
+            `preadv`; metadata is left out, as counts leave it out.
         decodes: chunks that were decoded.
     """
 
@@ -141,7 +141,7 @@ class Reads:
 
         def note(fd: int, offset: int, size: int) -> None:
             path = Path(f"/proc/self/fd/{fd}").readlink()
-            if path.is_relative_to(folder):
+            if path.is_relative_to(folder) and path.name not in ("zarr.json", ".zarray", ".zattrs"):
                 reads.ranges.append((path.relative_to(folder).as_posix(), offset, size))
 
         def noted_pread(fd: int, size: int, offset: int) -> bytes:

@@ -39,6 +39,7 @@ from tests.damage import (
     SERVED,
     assert_true,
     cut_jpegs,
+    flip_chunk,
     served,
     skipping,
     slow_served,
@@ -408,3 +409,15 @@ def test_an_error_of_a_chunk_names_the_first_frame_that_needs_it(tmp_path: Path)
         next(iter(EpisodeLoader(md, batch_sampler=[[first, bad + 2, bad]])))
     assert caught.value.frame == 12
     assert len(md.__getitems__([first, bad - 1, other])) == 3
+
+
+def test_of_two_broken_episodes_the_one_that_failed_is_named(tmp_path: Path) -> None:
+    write_damaged(tmp_path)
+    flip_chunk(tmp_path / "arm_3", "pose", 5)
+    md = MultiDataset.from_folder(tmp_path, keymap(pose=entry("pose")))
+    late, early = PLACES.index(("arm_3", 5)), PLACES.index(("arm_1", 13))
+    with pytest.raises(ReadError) as caught:
+        md.__getitems__([late, 0, early])
+    assert (caught.value.episode, caught.value.frame) in {("arm_1", 13), ("arm_3", 5)}
+    assert caught.value.episode in str(caught.value)
+    assert not md.__getitems__([0])[0]["pose"].isnan().any()

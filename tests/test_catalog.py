@@ -11,9 +11,10 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from egoloader import ZarrEpisode
+from egoloader import KeyMap, KeySpec, MultiDataset, ZarrEpisode
 from egoloader.catalog import find_episodes, keep_share, matches, split_episodes
-from egoloader.errors import EpisodeNotFoundError, SettingsError
+from egoloader.errors import EpisodeNotFoundError, FolderNotFoundError, SettingsError
+from egoloader.validate import validate_paths
 from tests.episodes import foreign_group, foreign_numbers, ramp, write_human
 
 names_of_episodes = st.lists(
@@ -203,3 +204,25 @@ def test_filters_are_equality_and_a_list_means_any_of(
 ) -> None:
     attrs = {"embodiment": "sawyer", "lab": 3, "setup": {"table": 1}}
     assert matches(attrs, filters) is wanted
+
+
+def test_what_an_interrupted_copy_leaves_is_found_whatever_it_is_called(tmp_path: Path) -> None:
+    for name in ("good", "half"):
+        write_human(tmp_path / name, 3)
+    (tmp_path / "half/zarr.json").unlink()  # copies in the order of names bring it last
+    (tmp_path / "gone.zarr").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "stub.zarr").write_text("a large file is kept elsewhere")
+    (tmp_path / "notes.txt").write_text("")
+    names = ["gone.zarr", "good", "half", "stub.zarr"]
+    assert find_episodes(tmp_path) == names
+    found = validate_paths([tmp_path], workers=1, depth="metadata")
+    assert {one.episode for one in found.findings if one.is_bad} == set(names) - {"good"}
+    keymap = KeyMap({"pose": KeySpec(zarr_key="left.obs_ee_pose", key_type="proprio_keys")})
+    with pytest.raises(EpisodeNotFoundError, match=r"gone\.zarr"):
+        MultiDataset.from_folder(tmp_path, keymap)
+
+
+def test_a_file_is_no_folder_of_episodes(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(FolderNotFoundError, match="this is a file, and no folder"):
+        find_episodes(tmp_path / "notes.txt")

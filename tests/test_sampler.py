@@ -306,7 +306,7 @@ RESUME: dict[str, Any] = {
         ({"seed": 2}, "seed was 1 and is 2"),
         ({"tail": "drop"}, "tail was 'spread' and is 'drop'"),
         ({"byte_budget": 41}, "byte_budget was 40 and is 41"),
-        ({"frame_filter": lambda e: np.arange(e.total_frames) > 0}, "number of frames"),
+        ({"frame_filter": lambda e: np.arange(e.total_frames) > 0}, "frame_filter was None and"),
         ({"weights": lambda e: np.ones(e.total_frames)}, "weights was None and is"),
     ],
 )

@@ -205,7 +205,7 @@ def test_good_episodes_end_with_0(tmp_path: Path) -> None:
     assert run(sample_folder(), *ALONE) == "6 episodes, 0 of them bad\n"
     noted = edit_attrs(write_by_us(tmp_path / "e.zarr", 40), fps=...)
     out = run(noted)
-    assert out.endswith("1 episodes, 0 of them bad\n")
+    assert out.endswith("1 episode, 0 of them bad\n")
     assert cells(out)[-1][:5] == ["e.zarr", "", "", "fps", "note"]
 
 
@@ -263,7 +263,7 @@ def test_levels_look_at_less(bad: Path) -> None:
         (["."], "the folder holds no episodes"),
         (["SAMPLES", "--level", "ful"], "did you mean 'full'?"),
         (["SAMPLES", "--workers", "0"], "workers must be a whole number from 1 on"),
-        (["SAMPLES", "SAMPLES"], "are both called 'drawer_open_0.zarr'"),
+        (["SAMPLES", "drawer_open_0.zarr"], "are both called 'drawer_open_0.zarr'"),
         (
             ["SAMPLES", "--quarantine", "file/q.json", *ALONE],
             "quarantine file file/q.json can't be",
@@ -279,8 +279,9 @@ def test_refusals_are_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     given = [sample_folder() if text == "SAMPLES" else text for text in arguments]
-    if "--quarantine" in given:
-        (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("")
+    if "drawer_open_0.zarr" in given:
+        shutil.copytree(f"{sample_folder()}/drawer_open_0.zarr", tmp_path / "drawer_open_0.zarr")
     monkeypatch.setattr(sys, "argv", ["egoloader", "validate", *given])
     with pytest.raises(SystemExit) as stop:
         main()
@@ -395,3 +396,24 @@ def test_every_left_out_episode_is_a_bad_one(seeded: tuple[Path, Expected]) -> N
     none = [name for name, found in expected.items() if not readable(found, TOTAL)]
     assert min(len(partly), len(none)) > 20
     assert POSE in {key for found in expected.values() for _, key, *_ in found}
+
+
+def test_a_quarantine_that_lists_what_was_repaired_is_told_of(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_by_us(tmp_path / f"all/{name}.zarr", 40)
+    whole = Path(shutil.copytree(tmp_path / "all/a.zarr", tmp_path / "whole"))
+    change(tmp_path / "all/a.zarr", JOINTS, 3, np.nan)
+    file = tmp_path / "bad.json"
+    first = CliRunner().invoke(app, ["validate", str(tmp_path / "all"), "--quarantine", str(file)])
+    assert (first.exit_code, first.stderr) == (1, "")
+    shutil.rmtree(tmp_path / "all/a.zarr")
+    whole.rename(tmp_path / "all/a.zarr")
+    again = CliRunner().invoke(app, ["validate", str(tmp_path / "all"), "--quarantine", str(file)])
+    assert again.exit_code == 0
+    assert "still lists a.zarr, in which nothing was found" in again.stderr
+
+
+def test_an_episode_that_is_listed_twice_is_looked_at_once(tmp_path: Path) -> None:
+    path = write_by_us(tmp_path / "all/e.zarr", 40)
+    found = validate_paths([tmp_path / "all", path, tmp_path / "all"], workers=1)
+    assert found.episodes == ("e.zarr",)

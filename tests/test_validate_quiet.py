@@ -14,7 +14,7 @@ import zarr
 from egoloader import EpisodeWriter
 from egoloader.convert import LeRobotSettings, convert_lerobot
 from egoloader.train.config import sample_folder
-from egoloader.validate import Depth, validate_episode, validate_paths
+from egoloader.validate import Depth, quarantine_spans, validate_episode, validate_paths
 from tests.episodes import edit_attrs, foreign_bytes, foreign_numbers
 from tests.faults import places
 from tests.jpegs import PROGRESSIVE, RGB_STORED
@@ -246,3 +246,25 @@ def test_recorded_episodes_are_good(
     for depth in DEPTHS:
         found = validate_paths([tmp_path], depth=depth, workers=1)
         assert (len(found.episodes), found.findings) == (1 if episodes else 3, ())
+
+
+@pytest.mark.parametrize(("hold", "rate"), [(5, 30), (25, 50), (15, 30), (6, 200)])
+def test_targets_that_are_held_are_no_jumps(tmp_path: Path, hold: int, rate: int) -> None:
+    rng = np.random.default_rng(hold)
+    total = 40 * hold
+    targets = np.cumsum(rng.uniform(0.1, 0.6, size=(40, 3)), axis=0)
+    poses = np.repeat(np.c_[targets, np.tile([1.0, 0, 0, 0], (40, 1))], hold, axis=0)
+    poses[:, 3:] = [np.cos(0.1), np.sin(0.1), 0, 0]
+    numeric = {POSE: poses.astype(np.float32)}
+    EpisodeWriter.write(tmp_path / "e", numeric=numeric, fps=rate, embodiment="arm")
+    assert len(poses) == total
+    assert validate_episode(tmp_path / "e", "e") == []
+
+
+def test_a_few_waypoints_are_told_of_and_served(tmp_path: Path) -> None:
+    poses = np.tile(np.array([0, 0, 0, np.cos(0.1), np.sin(0.1), 0, 0], np.float32), (90, 1))
+    poses[30:, 0], poses[60:, 1] = 1, 1
+    EpisodeWriter.write(tmp_path / "e", numeric={POSE: poses}, fps=30, embodiment="arm")
+    findings = validate_episode(tmp_path / "e", "e")
+    assert {(one.check, one.harm) for one in findings} == {("jump", "content")}
+    assert quarantine_spans(findings) == []

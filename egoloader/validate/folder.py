@@ -82,6 +82,8 @@ def _named(paths: Sequence[str | os.PathLike[str]]) -> dict[str, Path]:
         if not is_episode(path):
             its = [(name, path / name) for name in find_episodes(path)]
         for name, where in its:
+            if name in named and named[name].resolve() == where.resolve():
+                continue  # listed twice
             if name in named:
                 raise SettingsError(
                     f"{where} and {named[name]} are both called {name!r}; validate them one by one"

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from egoloader.episode import ZarrEpisode
-from egoloader.validate.finding import Finding, runs
+from egoloader.validate.finding import Finding, Harm, runs
 from egoloader.validate.stored import Numbers, each_run
 
 __all__ = ["check_poses", "is_pose"]
@@ -20,8 +20,11 @@ NORM_SLACK = 0.01
 #: Share of the rows above which norms other than 1 are no fault of rows, but of the whole array.
 MOST_OFF = 0.5
 #: A step from one frame to the next is a jump where it is faster than this, in m/s and rad/s, and
-#: so many times as long as the episode's 95th percentile, or its third longest.
+#: so many times as long as the episode's 95th percentile, or its third longest. No turn is longer
+#: than half of one, so below 9.5 Hz none is a jump.
 MAX_SPEED, MAX_TURN, MANY_TIMES = 10.0, 30.0, 10.0
+#: Steps that tell how far one goes: with fewer, as between waypoints, rests count as steps, too.
+FEW_STEPS = 10
 
 
 def is_pose(key: str, numbers: Numbers) -> bool:
@@ -59,22 +62,27 @@ def _check_jumps(
     cosine = np.abs((rows[1:, 3:] * rows[:-1, 3:]).sum(axis=1)).clip(0, 1)
     turned = 2 * np.arccos(cosine)
     is_jump = np.zeros(len(rows), dtype=np.bool_)
-    is_jump[1:] = _is_long(moved, pairs, MAX_SPEED / episode.fps)
-    is_jump[1:] |= _is_long(turned, pairs, MAX_TURN / episode.fps)
+    harm: Harm = "content"
+    for steps, limit in ((moved, MAX_SPEED), (turned, MAX_TURN)):
+        usual = _usual(steps[pairs])
+        is_long = pairs & (steps > max(limit / episode.fps, MANY_TIMES * usual))
+        is_jump[1:] |= is_long
+        if is_long.any() and usual > 0:
+            harm = "frames"  # else it hardly ever moves, and may be set from place to place
     for start, stop in runs(is_jump):
         # Away and back again: the rows in between are elsewhere, the last one is not. Right behind
         # the first row it is that one, which begins elsewhere.
         first = start - 1 if stop == 2 else start
         end = stop - 1 if stop - first > 1 else stop
         at = f"{moved[start - 1]:.3g} m and {turned[start - 1]:.3g} rad between two rows"
-        yield Finding(episode.name, "jump", at, key, first, end)
+        yield Finding(episode.name, "jump", at, key, first, end, harm)
 
 
-def _is_long(
-    steps: FloatArray, pairs: npt.NDArray[np.bool_], limit: float
-) -> npt.NDArray[np.bool_]:
-    ordered = np.sort(steps[pairs])
+def _usual(steps: FloatArray) -> float:
+    """Return how long steps are where nothing jumps: 0 for what rests."""
+    moving = steps[steps > 0]
+    # A target that is held for some frames rests most of the time.
+    ordered = np.sort(moving if len(moving) >= FEW_STEPS else steps)
     # There and back are two steps, which are more than 5 % of a short episode.
     place = min(int(0.95 * len(ordered)), len(ordered) - 3)
-    usual = float(ordered[place]) if place >= 0 else 0.0
-    return np.asarray(pairs & (steps > max(limit, MANY_TIMES * usual)))
+    return float(ordered[place]) if place >= 0 else 0.0
