@@ -21,6 +21,7 @@
     ├── PlanError (ValueError)                windows of rows that can't be planned
     ├── FrameIndexError (IndexError)          a frame index outside the dataset or the episode
     ├── IndexKindError (TypeError)            an index that is no whole number
+    ├── TransformError (ValueError)           numbers that a transform can't change
     ├── TrainingError (RuntimeError)          a run that learns nothing, or from NaN
     ├── LoaderError (RuntimeError)            an iterator that was used in another process
     ├── WorkerLostError (RuntimeError)        a worker process has ended before its work
@@ -80,6 +81,7 @@ __all__ = [
     "SharedMemoryWarning",
     "TooManyBadFramesError",
     "TrainingError",
+    "TransformError",
     "ValueRangeError",
     "WorkerLostError",
     "WriterError",
@@ -219,6 +221,10 @@ class FrameIndexError(EgoloaderError, IndexError):
 
 class IndexKindError(EgoloaderError, TypeError):
     """An index of a dataset is no whole number."""
+
+
+class TransformError(EgoloaderError, ValueError):
+    """A transform was handed numbers that it can't change, such as a quaternion of norm 0."""
 
 
 class TrainingError(EgoloaderError, RuntimeError):

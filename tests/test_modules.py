@@ -47,6 +47,7 @@ ORDER = [
     "binding",
     "cast",
     "batch",
+    "transforms",
     "frames",
     "kind",
     "sample",

@@ -1,0 +1,87 @@
+"""Transforms one behind the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from egoloader.batch import Sample
+from egoloader.errors import SettingsError
+from egoloader.transforms.transform import Shape, Transform
+
+__all__ = ["Chain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain(Transform):
+    """Transforms one behind the other, as one.
+
+        chain = Chain(transforms)
+        chain.shapes(shapes_of(dataset_without_transforms[0]))   # refuses what can't work
+        chain.inverse()(chain(sample))
+
+    Args:
+        transforms: in the order that they are applied in; none changes nothing.
+
+    Raises:
+        SettingsError: one is none of this package, so that what comes out of it is not known.
+    """
+
+    transforms: tuple[Transform, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.transforms, Sequence):
+            self._refuse(f"transforms must be a list, got {self.transforms!r}")
+        for place, one in enumerate(self.transforms):
+            if not isinstance(one, Transform):
+                self._refuse(
+                    f"transforms[{place}] declares no shapes; make it a Transform: {one!r}"
+                )
+        object.__setattr__(self, "transforms", tuple(self.transforms))
+
+    @property
+    def is_per_row(self) -> bool:
+        """Whether all of them are."""
+        return all(one.is_per_row for one in self.transforms)
+
+    def shapes(self, given: Mapping[str, Shape]) -> dict[str, Shape]:
+        """Return the shapes of what comes out of the last of them.
+
+        Args:
+            given: shapes of what goes in, without axes of a batch; None for what is no tensor.
+
+        Raises:
+            SettingsError: one of them can't work; names it, and its place.
+        """
+        shapes = dict(given)
+        for place, one in enumerate(self.transforms):
+            try:
+                shapes = one.shapes(shapes)
+            except SettingsError as error:
+                raise SettingsError(f"transforms[{place}], {error}") from None
+        return shapes
+
+    def inverse(self) -> Chain:
+        """Return the inverses, the last one first.
+
+        Raises:
+            SettingsError: one has none; names it, and its place.
+        """
+        inverses = []
+        for place, one in reversed(list(enumerate(self.transforms))):
+            try:
+                inverses.append(one.inverse())
+            except SettingsError as error:
+                raise SettingsError(f"transforms[{place}], {error}") from None
+        return Chain(tuple(inverses))
+
+    def _shapes(self, given: Mapping[str, Shape]) -> dict[str, Shape]:
+        shapes = dict(given)
+        for one in self.transforms:
+            shapes = one._shapes(shapes)
+        return shapes
+
+    def _apply(self, sample: Sample) -> Sample:
+        for one in self.transforms:
+            sample = one._apply(sample)
+        return sample
