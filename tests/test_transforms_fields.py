@@ -1,0 +1,213 @@
+"""Keys and dimensions: joined, taken apart, renamed, left out, padded, inverted; on ramps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from egoloader.batch import Sample
+from egoloader.errors import SettingsError
+from egoloader.transforms import (
+    Concatenate,
+    CutDimensions,
+    Drop,
+    InvertGripper,
+    PadDimensions,
+    Rename,
+    SelectDimensions,
+    Split,
+)
+
+
+def ramp(steps: int, size: int, start: int = 0) -> torch.Tensor:
+    return 1000.0 * torch.arange(steps)[:, None] + torch.arange(start, start + size)
+
+
+def two_arms() -> Sample:
+    return {
+        "first": 1,
+        "left": ramp(3, 2),
+        "left_is_pad": torch.tensor([False, False, True]),
+        "between": "text",
+        "right": ramp(3, 1, start=2),
+        "right_is_pad": torch.tensor([False, True, True]),
+        "last": ramp(3, 4),
+    }
+
+
+def test_concatenate_stands_where_the_first_part_did_and_joins_the_masks() -> None:
+    joined = Concatenate(keys=["left", "right"], sizes=[2, 1], whole="arms")
+    made = joined(two_arms())
+    assert list(made) == ["first", "arms", "arms_is_pad", "between", "last"]
+    assert torch.equal(made["arms"], ramp(3, 3))
+    assert made["arms_is_pad"].tolist() == [False, True, True]
+    back = joined.inverse()(made)
+    assert list(back) == [
+        *("first", "left", "left_is_pad", "right", "right_is_pad", "between", "last")
+    ]
+    assert torch.equal(back["left"], ramp(3, 2))
+    assert torch.equal(back["right"], ramp(3, 1, start=2))
+    assert back["left_is_pad"] is not back["right_is_pad"]
+    for mask in ("left_is_pad", "right_is_pad"):
+        assert back[mask].tolist() == [False, True, True]
+
+
+def test_the_order_of_keys_is_the_order_of_numbers() -> None:
+    made = Concatenate(keys=["right", "left"], sizes=[1, 2], whole="arms")(two_arms())
+    assert list(made) == ["first", "between", "arms", "arms_is_pad", "last"]
+    assert made["arms"][1].tolist() == [1002, 1000, 1001]
+
+
+def test_one_part_may_give_its_name_and_one_may_have_no_mask() -> None:
+    sample = two_arms()
+    del sample["right_is_pad"]
+    joined = Concatenate(keys=["left", "right"], sizes=[2, 1], whole="left")
+    made = joined(sample)
+    assert list(made) == ["first", "left", "left_is_pad", "between", "last"]
+    assert torch.equal(made["left"], ramp(3, 3))
+    assert made["left_is_pad"].tolist() == [False, False, True]
+    back = joined.inverse()(made)
+    assert torch.equal(back["left"], ramp(3, 2))
+    del sample["left_is_pad"]
+    assert list(joined(sample)) == ["first", "left", "between", "last"]
+    assert list(joined.inverse()(joined(sample))) == ["first", "left", "right", "between", "last"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sizes": [2]}, "there are 2 keys and 1 sizes"),
+        ({"sizes": "2,1"}, "sizes must list how long"),
+        ({"sizes": [2, 0]}, "sizes must be a whole number from 1 on, got 0"),
+        ({"sizes": [2, 2]}, r"key 'right' has the shape \[3, 1\], and must have \[3, 2\]"),
+        ({"whole": "last"}, "there is a key 'last' already"),
+        ({"whole": "fps"}, "there is a key 'fps' already, or every sample carries one"),
+        ({"keys": ["left", "between"]}, "key 'between' is no tensor"),
+        ({"keys": ["left", "rihgt"]}, "no key 'rihgt'; did you mean 'right'"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(options: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^Concatenate: .*{message}"):
+        Concatenate(**{"keys": ["left", "right"], "sizes": [2, 1], "whole": "arms", **options})(
+            two_arms()
+        )
+
+
+def test_masks_of_several_shapes_and_wholes_of_another_size_are_refused() -> None:
+    shapes = {"a": (3, 2, 4), "a_is_pad": (3,), "b": (3, 2, 4), "b_is_pad": (3, 2)}
+    with pytest.raises(SettingsError, match="have several shapes"):
+        Concatenate(keys=["a", "b"], sizes=[4, 4], whole="c").shapes(shapes)
+    with pytest.raises(SettingsError, match=r"Split: key 'a' has rows of 4 .* add up to 3"):
+        Split(keys=["x", "y"], sizes=[1, 2], whole="a").shapes(shapes)
+    with pytest.raises(SettingsError, match="Split: there is a key 'b' already"):
+        Split(keys=["x", "b"], sizes=[2, 2], whole="a").shapes(shapes)
+
+
+def test_rename_takes_what_belongs_to_a_key_along() -> None:
+    sample = two_arms() | {"left_origin": torch.zeros(2)}
+    sample = PadDimensions(keys=["right"], given=1, size=2)(sample)
+    renamed = Rename(keys=["left", "right", "between"], to=["a", "left", "words"])
+    made = renamed(sample)
+    assert list(made) == [
+        *("first", "a", "a_is_pad", "words", "left", "left_dim_is_pad", "left_is_pad", "last"),
+        "a_origin",
+    ]
+    assert made["words"] == "text"
+    assert made["left"] is sample["right"]
+    back = renamed.inverse()(made)
+    assert list(back) == list(sample)
+    assert all(back[key] is sample[key] for key in sample)
+
+
+def test_two_keys_may_swap_names() -> None:
+    made = Rename(keys=["left", "right"], to=["right", "left"])(two_arms())
+    assert torch.equal(made["left"], ramp(3, 1, start=2))
+    assert made["left_is_pad"].tolist() == [False, True, True]
+
+
+def test_drop_leaves_out_what_belongs_to_a_key() -> None:
+    sample = PadDimensions(keys=["right"], given=1, size=2)(two_arms())
+    made = Drop(keys=["right", "between"])(sample)
+    assert list(made) == ["first", "left", "left_is_pad", "last"]
+
+
+@pytest.mark.parametrize("kind", [Drop, lambda keys: Rename(keys=keys, to=["new"])])
+def test_what_every_sample_carries_stays(kind: Any) -> None:
+    with pytest.raises(SettingsError, match="every sample carries 'frame_index'; it stays"):
+        kind(keys=["frame_index"])({"frame_index": torch.tensor(3)})
+
+
+def test_as_many_new_names_as_keys() -> None:
+    with pytest.raises(SettingsError, match="Rename: there are 2 keys and 1 new names"):
+        Rename(keys=["a", "b"], to=["c"])
+    with pytest.raises(SettingsError, match="Rename: to lists 'c' twice"):
+        Rename(keys=["a", "b"], to=["c", "c"])
+
+
+def test_select_takes_dimensions_in_the_order_given() -> None:
+    made = SelectDimensions(keys=["last"], dimensions=[3, 0])(two_arms())
+    assert made["last"].tolist() == [[3, 0], [1003, 1000], [2003, 2000]]
+    for wrong, message in (
+        ([], "must list places"),
+        ("01", "must list places"),
+        ([0, -1], "must be a whole number from 0 on, got -1"),
+        ([1, 1], "lists 1 twice"),
+    ):
+        with pytest.raises(SettingsError, match=rf"^SelectDimensions: dimensions {message}"):
+            SelectDimensions(keys=["last"], dimensions=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
+def test_padded_dimensions_are_zero_and_marked(lead: tuple[int, ...]) -> None:
+    given = torch.arange(1, 2 * math.prod(lead) + 1).reshape(*lead, 2)
+    padded = PadDimensions(keys=["a"], given=2, size=5)
+    made = padded({"a": given, "a_is_pad": torch.zeros(lead, dtype=torch.bool)})
+    assert list(made) == ["a", "a_dim_is_pad", "a_is_pad"]
+    assert made["a"].dtype == torch.int64
+    assert torch.equal(made["a"][..., :2], given)
+    assert not made["a"][..., 2:].any()
+    wanted = torch.tensor([False, False, True, True, True]).expand(*lead, 5)
+    assert torch.equal(made["a_dim_is_pad"], wanted)
+    back = padded.inverse()(made)
+    assert list(back) == ["a", "a_is_pad"]
+    assert torch.equal(back["a"], given)
+
+
+def test_a_policys_outcome_is_cut_without_a_mask() -> None:
+    cut = CutDimensions(keys=["a"], given=2, size=5)
+    assert cut({"a": ramp(2, 5)})["a"].tolist() == [[0, 1], [1000, 1001]]
+    with pytest.raises(SettingsError, match="rows of 2 numbers, and not of 5"):
+        cut({"a": ramp(2, 2)})
+    with pytest.raises(SettingsError, match="PadDimensions: size must be a whole number from 3"):
+        PadDimensions(keys=["a"], given=3, size=2)
+
+
+def test_a_gripper_that_is_inverted_is_open_where_it_was_closed() -> None:
+    sample = {"a": torch.tensor([[5.0, 0.0], [6.0, 0.08], [7.0, 0.02], [math.nan, math.nan]])}
+    invert = InvertGripper(keys=["a"], low=0, high=0.08, dimensions=[1])
+    made = invert(sample)["a"]
+    torch.testing.assert_close(made[:3, 1], torch.tensor([0.08, 0.0, 0.06]))
+    assert made[:3, 0].tolist() == [5, 6, 7]
+    assert made[3].isnan().all()
+    torch.testing.assert_close(invert.inverse()({"a": made})["a"][:3], sample["a"][:3])
+    whole = InvertGripper(keys=["a"], low=-1, high=1)({"a": torch.tensor([-1.0, 0.25, 2.0])})
+    assert whole["a"].tolist() == [1.0, -0.25, -2.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"low": 1, "high": 1}, "low, 1, must be below high, 1"),
+        ({"low": 0, "high": math.inf}, "high must be a finite number, got inf"),
+        ({"low": True, "high": 2}, "low must be a finite number, got True"),
+        ({"low": 0, "high": 1, "dimensions": []}, "dimensions must list places"),
+    ],
+)
+def test_ranges_that_cannot_be_meant_are_refused(options: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^InvertGripper: {message}"):
+        InvertGripper(keys=["a"], **options)
+    with pytest.raises(SettingsError, match=r"InvertGripper: key 'a' has rows of 2 .*, and no 2"):
+        InvertGripper(keys=["a"], low=0, high=1, dimensions=[2])({"a": ramp(1, 2)})
