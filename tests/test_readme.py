@@ -61,6 +61,15 @@ def test_the_keymap_fits_the_samples() -> None:
     assert sample["task"] == "lower the gripper and grasp the puck"
 
 
+def test_transforms_of_a_sample_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPO)
+    found = run(next(block for block in blocks("python") if "PoseRotation" in block))
+    assert found["shapes"]["state"] == found["sample"]["state"].shape == (4, 9)
+    assert found["shapes"]["action"] == found["sample"]["action"].shape == (16, 9)
+    # The first action is the current state.
+    assert found["actions"][0].tolist() == pytest.approx([0, 0, 0, 1, 0, 0, 0], abs=1e-6)
+
+
 def test_writing_an_episode_and_training_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
