@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -155,11 +156,12 @@ class TestFaults:
 
     def test_what_readers_find_amiss(self, folder: Path, whole: dict[str, Contents]) -> None:
         (folder / "b.zarr" / "zarr.json").unlink()
+        (folder / "c").mkdir()
         faults = find_faults(folder, [whole, {"b.zarr": contents_of(folder / "b.zarr")}])
         text = "\n".join(faults)
-        assert "find_episodes finds ['a.zarr', 'b.zarr/obs'], and ['a.zarr', 'b.zarr']" in text
-        assert "MultiDataset: episode 'b.zarr/obs'" in text
-        assert "egoloader validate: " in text
+        assert "find_episodes finds ['a.zarr', 'b.zarr'], and ['a.zarr', 'b.zarr', 'c']" in text
+        assert re.search(r"MultiDataset: .*b\.zarr'.* was the copy interrupted", text)
+        assert "egoloader validate: Finding(episode='b.zarr'" in text
 
 
 def test_differences() -> None:
