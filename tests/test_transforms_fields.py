@@ -11,6 +11,7 @@ import torch
 from egoloader.batch import Sample
 from egoloader.errors import SettingsError
 from egoloader.transforms import (
+    Chain,
     Concatenate,
     CutDimensions,
     Drop,
@@ -126,6 +127,22 @@ def test_two_keys_may_swap_names() -> None:
     made = Rename(keys=["left", "right"], to=["right", "left"])(two_arms())
     assert torch.equal(made["left"], ramp(3, 1, start=2))
     assert made["left_is_pad"].tolist() == [False, True, True]
+
+
+def test_what_keys_are_made_of_is_followed_through_a_chain() -> None:
+    chain = Chain(
+        [
+            Rename(keys=["left", "right"], to=["right", "left"]),
+            Concatenate(keys=["left", "right"], sizes=[1, 2], whole="arms"),
+            Rename(keys=["arms", "last"], to=["action", "state"]),
+        ]
+    )
+    assert chain.origins["action"] == ("right", "left")
+    assert chain.origins["state"] == ("last",)
+    back = chain.inverse()
+    assert back.origins["left"] == ("action",)
+    assert back.origins["last"] == ("state",)
+    assert SelectDimensions(keys=["left"], dimensions=[1]).origins == {}
 
 
 def test_drop_leaves_out_what_belongs_to_a_key() -> None:

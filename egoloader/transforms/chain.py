@@ -61,6 +61,18 @@ class Chain(Transform):
                 raise SettingsError(f"transforms[{place}], {error}") from None
         return shapes
 
+    @property
+    def origins(self) -> Mapping[str, tuple[str, ...]]:
+        """Which keys each key that they make is made of, in the end."""
+        made: dict[str, tuple[str, ...]] = {}
+        for one in self.transforms:
+            # All at once: names may be swapped.
+            made |= {
+                key: tuple(root for old in olds for root in made.get(old, (old,)))
+                for key, olds in one.origins.items()
+            }
+        return made
+
     def inverse(self) -> Chain:
         """Return the inverses, the last one first.
 

@@ -89,6 +89,11 @@ class Concatenate(_Parts):
         whole: the key that they are joined to.
     """
 
+    @property
+    def origins(self) -> Mapping[str, tuple[str, ...]]:
+        """The parts, of the whole."""
+        return {self.whole: self.keys}
+
     def inverse(self) -> Split:
         """Return `Split`, which gives every part the mask of the whole."""
         return Split(keys=self.keys, sizes=self.sizes, whole=self.whole)
@@ -129,6 +134,11 @@ class Split(_Parts):
         sizes: D_i, how many numbers a row of each has.
         whole: the key that is taken apart: (…, D), D the sum of the sizes.
     """
+
+    @property
+    def origins(self) -> Mapping[str, tuple[str, ...]]:
+        """The whole, of each part."""
+        return dict.fromkeys(self.keys, (self.whole,))
 
     def inverse(self) -> Concatenate:
         """Return `Concatenate`."""
@@ -176,6 +186,11 @@ class Rename(_Fields):
         object.__setattr__(self, "to", self._names("to", self.to))
         if len(self.to) != len(self.keys):
             self._refuse(f"there are {len(self.keys)} keys and {len(self.to)} new names")
+
+    @property
+    def origins(self) -> Mapping[str, tuple[str, ...]]:
+        """The old name of each new one."""
+        return {new: (old,) for old, new in zip(self.keys, self.to, strict=True)}
 
     def inverse(self) -> Rename:
         """Return the way back."""

@@ -133,6 +133,11 @@ class Transform(abc.ABC):
         """Whether what becomes of a row depends on rows of the same step alone, in any window."""
         return False
 
+    @property
+    def origins(self) -> Mapping[str, tuple[str, ...]]:
+        """Which keys each key that it makes is made of; the others stay what they are."""
+        return {}
+
     def inverse(self) -> Transform:
         """Return what undoes it.
 
