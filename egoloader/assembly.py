@@ -16,6 +16,7 @@ from egoloader.frameindex import Marks, marks_of
 from egoloader.images import fill_images
 from egoloader.sample import SampleMaker
 from egoloader.share import Fetched, divide
+from egoloader.transformation import transformed
 
 __all__ = ["fresh_memory", "make_batch", "make_sample"]
 
@@ -38,7 +39,7 @@ def make_batch(
 
     All reads are planned; numbers are fetched and cut, then frames read and decoded, into the
     memory that the batch is handed out in. Where the episodes' samples differ in keys or shapes,
-    each kind gets memory of its own.
+    each kind gets memory of its own. The samples of a kind go through their transforms together.
 
     Args:
         makers: of the samples, one an episode.
@@ -52,14 +53,18 @@ def make_batch(
     """
     with lent_arena() as arena:
         fetched = [share.fetch() for share in divide(makers, numbers, frames, marks)]
-        fields = fetched[0].kind.fields
-        are_alike = all(one.kind.fields == fields for one in fetched[1:])
-        if are_alike and not makers[0].settings.transforms:
-            return _fill(fetched, len(frames), allocate, arena)
-        samples = _fill_kinds(fetched, len(frames), allocate, arena)
-    for place, number in enumerate(numbers.tolist()):
-        samples[place] = makers[number].transform(samples[place])
-    return Batch.of_samples(samples, [field for one in fetched for field in one.kind.fields])
+        parts = [
+            (places, _fill(members, len(places), allocate, arena))
+            for places, members in _parts(fetched)
+        ]
+    made = [(places, transformed(batch, makers, numbers[places])) for places, batch in parts]
+    if len(made) == 1:
+        return made[0][1]
+    samples: list[Sample] = [{} for _ in range(len(frames))]
+    for places, batch in made:
+        for place, sample in zip(places, batch, strict=True):
+            samples[place] = sample
+    return Batch.of_samples(samples, [field for _, batch in made for field in batch.fields])
 
 
 def make_sample(maker: SampleMaker, frame: int) -> Sample:
@@ -68,23 +73,29 @@ def make_sample(maker: SampleMaker, frame: int) -> Sample:
     return make_batch([maker], np.zeros(1, np.int64), frames, marks_of([frame]))[0]
 
 
-def _fill_kinds(
-    fetched: Sequence[Fetched], size: int, allocate: Allocate, arena: Arena
-) -> list[Sample]:
-    """Return the samples of a batch, with memory for each kind of them."""
-    samples: list[Sample] = [{} for _ in range(size)]
-    for fields in {one.kind.fields for one in fetched}:
-        members = [one for one in fetched if one.kind.fields == fields]
+def _parts(fetched: Sequence[Fetched]) -> list[tuple[list[int], list[Fetched]]]:
+    """Return what has the same fields and the same transforms, and where in the batch it stands.
+
+    The places of what is in a part are those within it.
+    """
+    alike: dict[tuple[tuple[Field, ...], int], list[Fetched]] = {}
+    for one in fetched:
+        transforms = one.share.makers[0].transforms
+        alike.setdefault((one.kind.fields, id(transforms)), []).append(one)
+    parts = []
+    for members in alike.values():
         places = sorted(place for one in members for place in one.share.places)
-        within = {place: number for number, place in enumerate(places)}
-        alike = []
-        for one in members:
-            its = [within[place] for place in one.share.places]
-            alike.append(one._replace(share=one.share._replace(places=its)))
-        batch = _fill(alike, len(places), allocate, arena)
-        for place, sample in zip(places, batch, strict=True):
-            samples[place] = sample
-    return samples
+        if len(alike) > 1:
+            members = [_within(one, places) for one in members]
+        parts.append((places, members))
+    return parts
+
+
+def _within(fetched: Fetched, places: Sequence[int]) -> Fetched:
+    """Return what was fetched with its places among those of a part."""
+    within = {place: number for number, place in enumerate(places)}
+    its = [within[place] for place in fetched.share.places]
+    return fetched._replace(share=fetched.share._replace(places=its))
 
 
 def _fill(fetched: Sequence[Fetched], size: int, allocate: Allocate, arena: Arena) -> Batch:

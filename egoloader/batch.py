@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -10,11 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["Allocate", "Batch", "Column", "Field", "Sample", "allocate_column"]
+__all__ = ["Allocate", "Batch", "Column", "Field", "Sample", "Values", "allocate_column"]
 
 Sample = dict[str, Any]
 #: One value a sample: memory with a leading axis of B, or a list of B.
 Column = npt.NDArray[Any] | list[Any]
+#: One value a sample, as it is handed out.
+Values = torch.Tensor | list[Any]
 #: Makes memory for a key, of a shape and a dtype; what it holds does not matter.
 Allocate = Callable[[str, tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
 
@@ -25,8 +27,9 @@ class Field:
 
     Attributes:
         key: the sample's key.
-        shape: of one sample's value, an image's as (…, H, W, 3); None for Python objects.
-        dtype: None for Python objects.
+        shape: of one sample's value, an image's as (…, H, W, 3); None for Python objects, and for
+            what transforms made.
+        dtype: None likewise.
         is_image: whether it is handed out as (…, 3, H, W); without a shape, images of any size
             that a batch lists.
     """
@@ -58,11 +61,13 @@ class Batch(Sequence[Sample]):
 
     Args:
         fields: of the samples.
-        columns: memory of each field, filled.
+        columns: of each field, filled memory, or values as they are handed out.
         size: B.
     """
 
-    def __init__(self, fields: Sequence[Field], columns: Mapping[str, Column], size: int) -> None:
+    def __init__(
+        self, fields: Sequence[Field], columns: Mapping[str, Column | Values], size: int
+    ) -> None:
         self._fields, self._columns, self._has_columns = fields, columns, True
         self._samples: list[Sample | None] = [None] * size
 
@@ -74,6 +79,11 @@ class Batch(Sequence[Sample]):
         return batch
 
     @property
+    def fields(self) -> Sequence[Field]:
+        """What samples hold."""
+        return self._fields
+
+    @property
     def listed_keys(self) -> frozenset[str]:
         """The keys whose values stay a list of B, whatever their shapes: images of mixed sizes."""
         return frozenset(
@@ -81,17 +91,17 @@ class Batch(Sequence[Sample]):
         )
 
     @property
-    def tensors(self) -> dict[str, torch.Tensor | list[Any]] | None:
+    def tensors(self) -> dict[str, Values] | None:
         """The batch's values by key, each a tensor with a leading axis of B or a list of B.
 
         None where the samples hold more than these do: they were asked for and may have been
-        changed, went through transforms, or differ in keys or shapes.
+        changed, were changed one by one, or differ in keys or shapes.
         """
         if not self._has_columns or any(sample is not None for sample in self._samples):
             return None
         return {
             field.key: list(values) if isinstance(values, list) else _tensor(field, values)
-            for field, values in ((field, self._columns[field.key]) for field in self._fields)
+            for field, values in self._values()
         }
 
     @property
@@ -99,7 +109,7 @@ class Batch(Sequence[Sample]):
         """Bytes of the batch's tensors; Python objects are not counted."""
         if self._has_columns:
             columns = self._columns.values()
-            return sum(column.nbytes for column in columns if isinstance(column, np.ndarray))
+            return sum(column.nbytes for column in columns if not isinstance(column, list))
         values = (value for sample in self._samples if sample for value in sample.values())
         return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
 
@@ -122,9 +132,8 @@ class Batch(Sequence[Sample]):
 
     def _sample(self, index: int) -> Sample:
         sample: Sample = {}
-        for field in self._fields:
-            values: Any = self._columns[field.key]
-            if field.dtype is None:
+        for field, values in self._values():
+            if not isinstance(values, np.ndarray):
                 sample[field.key] = values[index]
             elif field.is_image:
                 sample[field.key] = _tensor(field, values[index])
@@ -132,8 +141,14 @@ class Batch(Sequence[Sample]):
                 sample[field.key] = torch.from_numpy(values[index, ...])
         return sample
 
+    def _values(self) -> Iterator[tuple[Field, Column | Values]]:
+        for field in self._fields:
+            yield field, self._columns[field.key]
 
-def _tensor(field: Field, values: npt.NDArray[Any]) -> torch.Tensor:
+
+def _tensor(field: Field, values: npt.NDArray[Any] | torch.Tensor) -> torch.Tensor:
     """Return values as they are handed out: a tensor on the same memory."""
+    if isinstance(values, torch.Tensor):
+        return values
     tensor = torch.from_numpy(values)
     return tensor.movedim(-1, -3) if field.is_image else tensor

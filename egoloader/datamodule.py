@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -22,7 +22,7 @@ from egoloader.keymap import KeyMap
 from egoloader.loader import default_threads
 from egoloader.mixture import MixtureLoader, Source, ValidationLoader
 from egoloader.order import OrderSettings
-from egoloader.sample import ImageDtype, MixedSizes, Sample
+from egoloader.sample import ImageDtype, MixedSizes, Steps
 from egoloader.sampler import EpisodePoolSampler
 from egoloader.schedule import AtEnd, Combine, Schedule
 
@@ -91,7 +91,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
         seed: of split, percent and order.
         image_dtype: of the images.
         annotation_cutoff: end action horizons with the annotation span.
-        transforms: callables from sample to sample.
+        transforms: callables from sample to sample, in a list, or in one for each embodiment.
         missing_chunks: `error` or `fill`.
         mixed_sizes: `error` or `list`.
         cache_bytes: of the training and of the validation episodes, each.
@@ -125,7 +125,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
         seed: int = 0,
         image_dtype: ImageDtype = "uint8",
         annotation_cutoff: bool = False,
-        transforms: Sequence[Callable[[Sample], Sample]] = (),
+        transforms: Steps | Mapping[str, Steps] = (),
         missing_chunks: MissingChunks = "error",
         mixed_sizes: MixedSizes = "error",
         cache_bytes: int = CACHE_BYTES,

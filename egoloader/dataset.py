@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,13 @@ from egoloader.handles import OpenEpisodes
 from egoloader.keymap import KeyMap
 from egoloader.peers import Peers
 from egoloader.quarantine import load_quarantine
-from egoloader.sample import ImageDtype, MixedSizes, Sample, SampleMaker, SampleSettings
+from egoloader.sample import ImageDtype, MixedSizes, SampleMaker, SampleSettings, Steps
+from egoloader.transformation import ShapeCheck
 
 __all__ = ["MultiDataset", "ZarrDataset"]
 
 IntArray = npt.NDArray[np.int64]
-Transforms = Sequence[Callable[[Sample], Sample]]
+Transforms = Steps | Mapping[str, Steps]
 
 #: Episodes that a MultiDataset keeps open at once, in each process.
 MAX_OPEN_EPISODES = 64
@@ -67,7 +68,9 @@ class ZarrDataset(FrameDataset):
         keymap: what a sample holds.
         image_dtype: `uint8` in 0…255, `float32` in 0…1, or `jpeg`, the encoded bytes.
         annotation_cutoff: end action horizons with the annotation span that holds the frame.
-        transforms: callables from sample to sample, applied in order.
+        transforms: callables from sample to sample, applied in order; or such a list for each
+            embodiment. Where all are of `egoloader.transforms`, they are checked against what
+            samples hold, and called once a batch.
         missing_chunks: `error`, or `fill` to serve fill values where another writer left a chunk
             out.
         mixed_sizes: `error`, or `list` to get the images of a batch as a list of B tensors.
@@ -85,7 +88,8 @@ class ZarrDataset(FrameDataset):
     Raises:
         EpisodeNotFoundError, EpisodeFormatError: the path holds no whole episode.
         MissingKeyError, KeyMapError: the keymap does not fit the episode.
-        SettingsError: an option that can't be meant, or all of the episode is in quarantine.
+        SettingsError: an option that can't be meant, transforms that don't fit the samples, or all
+            of the episode is in quarantine.
     """
 
     def __init__(
@@ -113,6 +117,7 @@ class ZarrDataset(FrameDataset):
         cache = ByteCache(cache_bytes)
         self.episode = ZarrEpisode(path, missing_chunks=missing_chunks, cache=cache)
         self._maker = SampleMaker(self.episode, keymap, settings)
+        ShapeCheck().check(self._maker)
         spared = {} if quarantine is None else _spared_of_one(self._maker, quarantine)
         super().__init__(spared, policy, seed)
         self._frames = self.spared.get(self.episode.name)
@@ -238,7 +243,8 @@ class MultiDataset(FrameDataset):
             EpisodeNotFoundError: no folder, or no episodes in it.
             EpisodeFormatError, MissingKeyError, KeyMapError: an episode is broken, or does not fit
                 its keymap.
-            SettingsError: an option that can't be meant, or nothing is left after filtering.
+            SettingsError: an option that can't be meant, transforms that don't fit the samples, or
+                nothing is left after filtering.
         """
         policy = BadFramePolicy(on_bad_frame, max_bad_fraction, bad_frames_file)
         settings = SampleSettings(

@@ -19,6 +19,7 @@ from egoloader.guard import MissingChunks
 from egoloader.keymap import KeyMap
 from egoloader.quarantine import BadSpan, check_names, load_quarantine, spans_by_episode
 from egoloader.sample import SampleMaker, SampleSettings
+from egoloader.transformation import ShapeCheck
 
 __all__ = [
     "Choice",
@@ -119,11 +120,14 @@ def gather(
     if not episodes:
         raise SettingsError(_nothing_left(root, len(found), choice))
     keymaps = _keymaps_by_embodiment(keymap, [episode.embodiment for episode in episodes])
-    spared = {
-        episode.name: frames
-        for episode in episodes
-        if (frames := _check(episode, keymaps, settings, choice.quarantine, bad)) is not None
-    }
+    _check_transforms(settings, {*keymaps, *_embodiments(keymap)}, root, found)
+    shapes, spared = ShapeCheck(), dict[str, IntArray]()
+    for episode in episodes:
+        maker = SampleMaker(episode, keymaps[episode.embodiment], settings)
+        frames = _left(maker, choice.quarantine, bad.get(episode.name, ()))
+        if frames is not None:
+            spared[episode.name] = frames
+        shapes.check(maker)
     if spared and not any(len(spared.get(one.name, range(one.total_frames))) for one in episodes):
         raise SettingsError(_nothing_left(root, len(found), choice))
     warn_of_assumed_fps([episode.name for episode in episodes if episode.fps_assumed])
@@ -131,21 +135,15 @@ def gather(
     return Gathered(root, records, keymaps, spared)
 
 
-def _check(
-    episode: ZarrEpisode,
-    keymaps: Mapping[str, KeyMap],
-    settings: SampleSettings,
-    quarantine: str | os.PathLike[str] | None,
-    bad: Mapping[str, Sequence[BadSpan]],
+def _left(
+    maker: SampleMaker, quarantine: str | os.PathLike[str] | None, spans: Sequence[BadSpan]
 ) -> IntArray | None:
-    """Check an episode against its keymap; return the frames that are left, None for all."""
-    maker = SampleMaker(episode, keymaps[episode.embodiment], settings)
-    spans = bad.get(episode.name, ())
+    """Return the frames that a quarantine leaves of an episode, None for all."""
     if not spans:
         return None
-    warn_of_nothing(quarantine, episode, spans)
+    warn_of_nothing(quarantine, maker.episode, spans)
     frames = spared_frames(maker, spans)
-    return frames if len(frames) < episode.total_frames else None
+    return frames if len(frames) < maker.total_frames else None
 
 
 def spared_frames(maker: SampleMaker, spans: Sequence[BadSpan]) -> IntArray:
@@ -250,6 +248,26 @@ def _keymaps_by_embodiment(
                 f"{near_miss(embodiment, keymap)} (or filter the episodes)"
             )
     return {embodiment: keymap[embodiment] for embodiment in wanted}
+
+
+def _embodiments(keymap: KeyMap | Mapping[str, KeyMap]) -> Set[str]:
+    """Return the embodiments that keymaps are given for."""
+    return set() if isinstance(keymap, KeyMap) else set(keymap)
+
+
+def _check_transforms(
+    settings: SampleSettings, known: Set[str], root: Path, names: Sequence[str]
+) -> None:
+    """Refuse transforms of an embodiment that no episode is of, in whichever split."""
+    if not isinstance(settings.transforms, Mapping) or set(settings.transforms) <= known:
+        return
+    known = known | {ZarrEpisode(root / name, name=name).embodiment for name in names}
+    for name in settings.transforms:
+        if name not in known:
+            raise SettingsError(
+                f"there are transforms for {name!r}, and no episode of that embodiment; "
+                f"{near_miss(name, known)}"
+            )
 
 
 def _check_folder(folder: object) -> Path:

@@ -73,7 +73,8 @@ def _on_its_own(entry: Entry, fetched: Fetched) -> list[Any]:
     if fetched.kind.has_jpegs:
         return [[b""] * entry.steps[0] if entry.steps else b"" for _ in fetched.names]
     makers = [fetched.share.makers[number] for number in fetched.share.numbers.tolist()]
-    return [np.empty(maker.image_shape(entry), entry.dtype) for maker in makers]
+    shapes = [maker.image_shape(entry) or () for maker in makers]  # which are known by now
+    return [np.empty(shape, entry.dtype) for shape in shapes]
 
 
 def _aim(targets: _Targets, entry: Entry, samples: Sequence[Any], fetched: Fetched) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Hashable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +21,11 @@ from egoloader.errors import (
     EpisodeError,
     EpisodeFormatError,
     SampleError,
-    SettingsError,
-    check_whole,
-    near_miss,
 )
 from egoloader.frames import Camera
 from egoloader.keymap import KeyMap, KeySpec
 from egoloader.kind import Entry, Kind, Source
+from egoloader.making import ImageDtype, MixedSizes, SampleSettings, Steps
 from egoloader.seeding import stream_key
 from egoloader.windows import cut_ends, entry_rows
 
@@ -37,56 +35,11 @@ __all__ = [
     "Sample",
     "SampleMaker",
     "SampleSettings",
+    "Steps",
+    "check_sample",
 ]
 
-ImageDtype = Literal["uint8", "float32", "jpeg"]
-MixedSizes = Literal["error", "list"]
-Transform = Callable[[Sample], Sample]
 IntArray = npt.NDArray[np.int64]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SampleSettings:
-    """How samples are made.
-
-    Args:
-        image_dtype: `uint8` in 0…255, `float32` in 0…1 (the same values / 255), or `jpeg`, the
-            encoded bytes as they are stored: of them only the head is checked, and an entry's
-            `size` is left to whoever decodes them.
-        annotation_cutoff: end every `action_keys` horizon with the annotation span that holds the
-            frame; the steps past it are padded.
-        transforms: callables from sample to sample, applied in order.
-        mixed_sizes: what becomes of a batch of images of several sizes: `error`, or `list`, which
-            hands every batch's images out as a list of B.
-        seed: of what is random about a sample; see `sample_seed` in `ZarrDataset`.
-        marks_replaced: whether samples say if they are there in the place of a bad one.
-
-    Raises:
-        SettingsError: an option that can't be meant, or a transform that can't be called.
-    """
-
-    image_dtype: ImageDtype = "uint8"
-    annotation_cutoff: bool = False
-    transforms: Sequence[Transform] = ()
-    mixed_sizes: MixedSizes = "error"
-    seed: int = 0
-    marks_replaced: bool = False
-
-    def __post_init__(self) -> None:
-        check_whole("seed", self.seed, 0)
-        for name, options in (("image_dtype", ImageDtype), ("mixed_sizes", MixedSizes)):
-            value = getattr(self, name)
-            if value not in get_args(options):
-                hint = near_miss(str(value), get_args(options))
-                raise SettingsError(f"{name} is {value!r}; {hint}")
-        if not isinstance(self.annotation_cutoff, bool):
-            raise SettingsError(f"annotation_cutoff is true or false: {self.annotation_cutoff!r}")
-        if not isinstance(self.transforms, Sequence):
-            raise SettingsError(f"transforms is a list of callables, got {self.transforms!r}")
-        object.__setattr__(self, "transforms", tuple(self.transforms))
-        for transform in self.transforms:
-            if not callable(transform):
-                raise SettingsError(f"transforms are callables, got {transform!r}")
 
 
 #: Frames that are looked at for the size of a camera that nothing declares.
@@ -105,6 +58,7 @@ class SampleMaker:
         settings: how it is made.
 
     Attributes:
+        transforms: of its samples, in order.
         cameras: those whose frames' size is known.
         kind: of its samples; one of its own until the sizes of all cameras are known.
 
@@ -112,12 +66,14 @@ class SampleMaker:
         MissingKeyError: an array that is not optional is missing.
         KeyMapError: an array is not what its entry takes it for.
         EpisodeFormatError: an array is shorter than the episode, or can't be understood.
+        SettingsError: transforms are listed by embodiment, and there are none for this one.
     """
 
     def __init__(self, episode: ZarrEpisode, keymap: KeyMap, settings: SampleSettings) -> None:
         self.episode, self.keymap, self.settings = episode, keymap, settings
         self.total_frames, self.fps = episode.total_frames, episode.fps
         self.name, self.embodiment = episode.name, episode.embodiment
+        self.transforms = settings.transforms_of(episode.embodiment)
         self._binding = bind(episode, keymap, annotation_cutoff=settings.annotation_cutoff)
         self._entries = tuple(self._entry(key, spec) for key, spec in keymap.items())
         self.cameras: dict[str, Camera] = {}
@@ -171,7 +127,7 @@ class SampleMaker:
                 place, row = int(plan.places(entry.key).flat[0]), int(plan.rows(entry.key).flat[0])
                 size = self._stored_size(entry.spec, row, bytes(stored[zarr_key][place]))
                 self.cameras[zarr_key] = Camera(self.name, zarr_key, size)
-        fields = self._fields()
+        fields = self.fields()
         pixels = tuple(field for field in fields if field.has_pixels)
         made = dataclasses.replace(self.kind, fields=fields, pixels=pixels)
         arrays = [key for _, keys in made.arrays for key in keys]
@@ -183,6 +139,7 @@ class SampleMaker:
             self._entries,
             made.has_jpegs,
             made.fields,
+            id(self.transforms),  # which this one keeps alive
         )
         self.kind = _KINDS.setdefault(identity, made)
         return self.kind
@@ -217,9 +174,9 @@ class SampleMaker:
             SampleError: one failed; names it, the episode and the frame.
         """
         frame = int(sample["frame_index"])
-        for transform in self.settings.transforms:
+        for transform in self.transforms:
             try:
-                sample = _check_sample(transform(sample))
+                sample = check_sample(transform(sample))
             except EpisodeError:
                 raise
             except Exception as error:
@@ -271,7 +228,8 @@ class SampleMaker:
         dtype = output_dtype(spec, stored)
         return dtype, "numbers" if dtype == stored else "cast"
 
-    def _fields(self) -> tuple[Field, ...]:
+    def fields(self) -> tuple[Field, ...]:
+        """Return what samples hold; an image whose size is not known has no shape."""
         fields: list[Field] = []
         for entry in self._entries:
             fields.append(self._field(entry))
@@ -282,7 +240,8 @@ class SampleMaker:
     def _field(self, entry: Entry) -> Field:
         key, spec = entry.key, entry.spec
         if entry.is_image:
-            return Field(key, self.image_shape(entry), entry.dtype, is_image=True)
+            shape = self.image_shape(entry)
+            return Field(key, shape, None if shape is None else entry.dtype, is_image=True)
         if spec.is_camera:
             return Field(key, is_image=self.settings.image_dtype != "jpeg")
         if spec.is_annotation or entry.dtype is None:
@@ -291,26 +250,35 @@ class SampleMaker:
         row_shape = spec.shape if is_absent else self.episode.layout(spec.zarr_key).row_shape
         return Field(key, (*entry.steps, *(row_shape or ())), entry.dtype)
 
-    def image_shape(self, entry: Entry) -> tuple[int, ...]:
-        """Return the shape of a camera entry's images in a sample: (H, W, 3) or (n, H, W, 3)."""
+    def image_shape(self, entry: Entry) -> tuple[int, ...] | None:
+        """Return the shape of a camera entry's images in a sample: (H, W, 3) or (n, H, W, 3).
+
+        None as long as their size is not known.
+        """
         spec, camera = entry.spec, self.cameras.get(entry.spec.zarr_key)
-        size = spec.size or (camera.size if camera else (spec.shape or ())[:2])
-        return (*entry.steps, *size, 3)
+        size = spec.size or (camera.size if camera else self._declared_size(spec))
+        return None if size is None else (*entry.steps, *size, 3)
+
+    def _declared_size(self, spec: KeySpec) -> tuple[int, int] | None:
+        """Return the (height, width) that a camera's frames are said to have, if they are."""
+        feature = (self.episode.header.features or {}).get(spec.zarr_key)
+        is_there = self.episode.has(spec.zarr_key)
+        if is_there and feature is not None and len(feature.shape) == 3:
+            return feature.shape[0], feature.shape[1]
+        return None if spec.shape is None else (spec.shape[0], spec.shape[1])
 
     def _stored_size(self, spec: KeySpec, frame: int, data: bytes) -> tuple[int, int]:
         """Return the (height, width) that a camera's frames must have."""
-        feature = (self.episode.header.features or {}).get(spec.zarr_key)
-        if feature is not None and len(feature.shape) == 3:
-            height, width, _ = feature.shape
+        declared = self._declared_size(spec)
+        if declared is not None:
+            height, width = declared
             if height * width > MAX_PIXELS:
                 raise EpisodeFormatError(
                     f"features says {height} x {width} pixels, the limit is {MAX_PIXELS}",
                     episode=self.episode.name,
                     key=spec.zarr_key,
                 )
-            return height, width
-        if spec.shape is not None:
-            return spec.shape[0], spec.shape[1]
+            return declared
         if self.settings.marks_replaced:
             # Others come in the place of bad frames: which ones are may not depend on the order.
             return self._first_size(spec.zarr_key)
@@ -356,7 +324,12 @@ _CONTEXT = (
 _MARKS = (Field("is_replaced", (), np.dtype(np.bool_)),)
 
 
-def _check_sample(sample: object) -> Sample:
+def check_sample(sample: object) -> Sample:
+    """Return what a transform made, if it is a dict.
+
+    Raises:
+        TypeError: it is none.
+    """
     if not isinstance(sample, dict):
         raise TypeError(f"it must return the sample, a dict, not {type(sample).__name__}")
     return sample
