@@ -18,7 +18,8 @@ Transforms are listed in the order that they are applied in, in code or in a rec
     keys                    Concatenate · Split · Rename · Drop
     dimensions              SelectDimensions · PadDimensions · CutDimensions · InvertGripper
 
-`Transform` says what they have in common; `Chain` makes one of several.
+`Transform` says what they have in common; `Chain` makes one of several. `to_plain` and
+`from_plain` keep them in checkpoints.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from egoloader.transforms.coordinates import (
 from egoloader.transforms.dimensions import CutDimensions, PadDimensions, SelectDimensions
 from egoloader.transforms.fields import Concatenate, Drop, Rename, Split
 from egoloader.transforms.grippers import InvertGripper
+from egoloader.transforms.plain import from_plain, to_plain
 from egoloader.transforms.poses import CanonicalQuaternion, PoseRotation
 from egoloader.transforms.transform import Shape, Transform, shapes_of
 
@@ -69,5 +71,7 @@ __all__ = [
     "Split",
     "Stride",
     "Transform",
+    "from_plain",
     "shapes_of",
+    "to_plain",
 ]
