@@ -43,6 +43,8 @@ def bind(episode: ZarrEpisode, keymap: KeyMap, *, annotation_cutoff: bool) -> Bi
     chunk_rows: dict[str, int] = {}
     steps: dict[str, Steps] = {}
     for key, spec in keymap.items():
+        if spec.is_task:
+            continue
         present = episode.has(spec.zarr_key)
         if not present and not spec.optional:
             raise MissingKeyError(

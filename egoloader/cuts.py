@@ -16,11 +16,9 @@ from egoloader.errors import EgoloaderError, ReadError
 from egoloader.kind import Entry
 from egoloader.seeding import sample_seeds
 from egoloader.share import Fetched
+from egoloader.spans import cut_span_masks, cut_tasks, cut_texts, cut_texts_or_tasks
 
 __all__ = ["cut_columns"]
-
-#: Characters that the annotations of one frame may have together, as every sample has them anew.
-MAX_TEXT = 2**20
 
 
 def cut_columns(fetched: Fetched, allocate: Allocate) -> dict[str, Column]:
@@ -42,6 +40,7 @@ def cut_columns(fetched: Fetched, allocate: Allocate) -> dict[str, Column]:
             columns[entry.key] = _CUTS[entry.source](entry, fetched, allocate)
         for entry in fetched.kind.masks:
             columns[entry.mask or ""] = _mask(entry, fetched)
+        columns |= cut_span_masks(fetched)
         _cut_context(fetched, columns)
     except (EgoloaderError, Warning):
         raise
@@ -98,20 +97,6 @@ def _parse(stored: bytes | memoryview, key: str, episode: str, row: int) -> Any:
         raise ReadError(message, episode=episode, key=key, frame=row) from error
 
 
-def _texts(entry: Entry, fetched: Fetched, _allocate: Allocate) -> Column:
-    """Return the texts of the annotation spans that hold each frame."""
-    key, share = entry.zarr_key, fetched.share
-    spans = [maker.episode.annotations(key) for maker in share.makers]
-    texts = []
-    for number, frame in zip(share.numbers.tolist(), share.frames.tolist(), strict=True):
-        text = "; ".join(text for text, start, end in spans[number] if start <= frame < end)
-        if len(text) > MAX_TEXT:
-            message = f"the texts of a frame have {len(text)} characters, the limit is {MAX_TEXT}"
-            raise ReadError(message, episode=share.makers[number].name, key=key, frame=frame)
-        texts.append(text)
-    return texts
-
-
 def _mask(entry: Entry, fetched: Fetched) -> npt.NDArray[np.bool_]:
     if entry.number >= 0:
         return fetched.plan.is_pad(entry.key)
@@ -143,6 +128,8 @@ _CUTS: Mapping[str, Callable[[Entry, Fetched, Allocate], Column]] = {
     "numbers": _numbers,
     "cast": _cast,
     "json": _json,
-    "texts": _texts,
+    "texts": cut_texts,
+    "task": cut_tasks,
+    "texts_or_task": cut_texts_or_tasks,
     "absent": _absent,
 }

@@ -17,7 +17,7 @@ from egoloader.chunktable import Extent
 from egoloader.episode import ANNOTATIONS
 from egoloader.plan import ReadPlan, Window
 from egoloader.ranges import MergeLimits, merge_ranges
-from egoloader.sample import SampleMaker
+from egoloader.sample import SampleMaker, reads_spans
 from egoloader.windows import consecutive_runs
 
 __all__ = [
@@ -205,8 +205,9 @@ def cost_by_array(episodes: Iterable[EpisodeReads]) -> dict[str, Cost]:
 
 
 def _kept_arrays(maker: SampleMaker) -> tuple[str, ...]:
-    kept = {spec.zarr_key for spec in maker.keymap.values() if spec.is_annotation}
-    if maker.settings.annotation_cutoff:
+    specs = maker.keymap.values()
+    kept = {spec.zarr_key for spec in specs if spec.is_annotation and not spec.is_task}
+    if reads_spans(maker.keymap, maker.settings):
         kept.add(ANNOTATIONS)
     return tuple(sorted(key for key in kept if maker.episode.has(key)))
 

@@ -18,7 +18,7 @@ from egoloader.errors import AssumedFpsWarning, QuarantineWarning, SettingsError
 from egoloader.guard import MissingChunks
 from egoloader.keymap import KeyMap
 from egoloader.quarantine import BadSpan, check_names, load_quarantine, spans_by_episode
-from egoloader.sample import SampleMaker, SampleSettings
+from egoloader.sample import SampleMaker, SampleSettings, reads_spans
 from egoloader.transformation import ShapeCheck
 
 __all__ = [
@@ -177,8 +177,8 @@ def _is_lost(
     its = keymap if isinstance(keymap, KeyMap) else keymap.get(episode.embodiment)
     if its is None:
         return False  # no keymap for it, which is refused where the episode is kept
-    read = {TIMESTAMP, *(spec.zarr_key for spec in its.values())}
-    return _has_whole(spans, read | ({ANNOTATIONS} if settings.annotation_cutoff else set()))
+    read = {TIMESTAMP, *its.zarr_keys}
+    return _has_whole(spans, read | ({ANNOTATIONS} if reads_spans(its, settings) else set()))
 
 
 def warn_of_nothing(

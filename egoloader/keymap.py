@@ -13,9 +13,21 @@ from typing import Any, Literal, get_args
 
 from egoloader.errors import KeyMapError, near_miss
 
-__all__ = ["RESERVED_NAMES", "KeyMap", "KeySpec", "KeyType", "is_array_name"]
+__all__ = [
+    "RESERVED_NAMES",
+    "KeyMap",
+    "KeySpec",
+    "KeyType",
+    "TextSource",
+    "is_array_name",
+    "other_span_key",
+]
 
 KeyType = Literal["camera_keys", "proprio_keys", "action_keys", "annotation_keys", "metadata_keys"]
+
+#: What an annotation entry yields: the texts of the spans that hold the frame, the episode's task,
+#: or the latter where there is none of the former.
+TextSource = Literal["annotation", "task", "annotation_or_task"]
 
 #: Names that every sample carries, or may carry, besides the keymap's own.
 RESERVED_NAMES = frozenset(
@@ -68,6 +80,12 @@ class KeySpec:
         optional: an episode may lack the array; then zeros of `shape` stand in (None for rows of
             JSON), and `<key>_is_pad` (emitted for every episode of an optional entry) is all true.
         shape: with `optional`, the shape of one row: (D…) for numbers, (H, W, 3) for cameras.
+        text: annotation_keys: `annotation`, the texts of the spans that hold the frame; `task`, the
+            episode's `task_description`, else its `task_name`, else "" (no array is read then); or
+            `annotation_or_task`, the task where no span holds the frame.
+        span_mask: with a window, also emit `<key>_is_other_span`, bool, one a step, true where the
+            step's row lies outside the annotation span that holds frame `i`; of several, the one
+            that ends first. Where none does, and in an absent array, none is true.
 
     Raises:
         KeyMapError: fields that contradict each other or can't be meant.
@@ -86,6 +104,8 @@ class KeySpec:
     size: tuple[int, int] | None = None
     optional: bool = False
     shape: tuple[int, ...] | None = None
+    text: TextSource = "annotation"
+    span_mask: bool = False
 
     def __post_init__(self) -> None:
         for name in ("offsets", "offsets_s", "size", "shape"):
@@ -97,6 +117,7 @@ class KeySpec:
         self._check_array()
         self._check_window()
         self._check_output()
+        self._check_spans()
 
     @property
     def is_camera(self) -> bool:
@@ -112,6 +133,16 @@ class KeySpec:
     def emits_mask(self) -> bool:
         """Whether the sample gets `<key>_is_pad`."""
         return (self.mask or self.optional) and not self.is_annotation
+
+    @property
+    def is_task(self) -> bool:
+        """Whether the entry yields the episode's task alone, for which no array is read."""
+        return self.is_annotation and self.text == "task"
+
+    @property
+    def has_window(self) -> bool:
+        """Whether the entry says which rows around frame `i` it takes."""
+        return any(getattr(self, name) is not None for name in _WINDOW_FIELDS)
 
     def _check_array(self) -> None:
         if not isinstance(self.zarr_key, str) or not self.zarr_key:
@@ -171,6 +202,22 @@ class KeySpec:
         elif self.optional and self.shape is None and not self.is_annotation:
             raise KeyMapError("optional needs shape, the shape of one row, to make the zeros")
 
+    def _check_spans(self) -> None:
+        if self.text not in get_args(TextSource):
+            hint = near_miss(str(self.text), get_args(TextSource))
+            raise KeyMapError(f"unknown text {self.text!r}; {hint}")
+        if self.text != "annotation" and not self.is_annotation:
+            raise KeyMapError(f"text is for annotation_keys, not for {self.key_type}")
+        if not isinstance(self.span_mask, bool):
+            raise KeyMapError(f"span_mask must be true or false, got {self.span_mask!r}")
+        if self.span_mask and not self.has_window:
+            raise KeyMapError("span_mask needs a window: the current frame is always in its span")
+
+
+def other_span_key(key: str) -> str:
+    """Return the key of the mask of an entry's steps that lie in another annotation span."""
+    return f"{key}_is_other_span"
+
 
 def is_array_name(name: str) -> bool:
     """Return whether a name, which may hold slashes, is a path that stays inside the episode."""
@@ -199,8 +246,9 @@ class KeyMap(Mapping[str, KeySpec]):
         for key, spec in self._entries.items():
             _check_entry(key, spec)
         for key, spec in self._entries.items():
-            if spec.emits_mask and f"{key}_is_pad" in self._entries:
-                raise KeyMapError(f"entry '{key}_is_pad' clashes with the mask of entry {key!r}")
+            for mask in _masks(key, spec):
+                if mask in self._entries:
+                    raise KeyMapError(f"entry {mask!r} clashes with the mask of entry {key!r}")
         _check_one_kind_per_array(self._entries)
 
     @classmethod
@@ -243,17 +291,16 @@ class KeyMap(Mapping[str, KeySpec]):
 
     @property
     def zarr_keys(self) -> tuple[str, ...]:
-        """The arrays that the entries name, each once, in the keymap's order."""
-        return tuple(dict.fromkeys(spec.zarr_key for spec in self._entries.values()))
+        """The arrays that the entries read, each once, in the keymap's order."""
+        read = (spec.zarr_key for spec in self._entries.values() if not spec.is_task)
+        return tuple(dict.fromkeys(read))
 
     @property
     def sample_keys(self) -> tuple[str, ...]:
         """Every key that the entries put into a sample, masks among them, in order."""
         keys: list[str] = []
         for key, spec in self._entries.items():
-            keys.append(key)
-            if spec.emits_mask:
-                keys.append(f"{key}_is_pad")
+            keys += [key, *_masks(key, spec)]
         return tuple(keys)
 
 
@@ -290,6 +337,12 @@ def _check_extent(name: str, extent: tuple[int, ...] | None, length: int | None)
         raise KeyMapError(f"{name} of a camera must end with 3 channels, got {list(extent)}")
 
 
+def _masks(key: str, spec: KeySpec) -> list[str]:
+    """Return the keys of the masks that an entry emits."""
+    masks = [f"{key}_is_pad"] if spec.emits_mask else []
+    return [*masks, other_span_key(key)] if spec.span_mask else masks
+
+
 def _check_entry(key: object, spec: object) -> None:
     if not isinstance(key, str) or not key:
         raise KeyMapError(f"sample keys are non-empty strings, got {key!r}")
@@ -298,8 +351,7 @@ def _check_entry(key: object, spec: object) -> None:
             f"entry {key!r} must be a KeySpec, got {type(spec).__name__}; "
             "KeyMap.from_config takes plain mappings"
         )
-    taken = {key, f"{key}_is_pad"} if spec.emits_mask else {key}
-    if taken & RESERVED_NAMES:
+    if {key, *_masks(key, spec)} & RESERVED_NAMES:
         raise KeyMapError(f"entry {key!r} takes a name that every sample carries; rename it")
 
 
@@ -307,6 +359,8 @@ def _check_one_kind_per_array(entries: Mapping[str, KeySpec]) -> None:
     """Refuse an array that one entry calls a camera and another numbers."""
     kinds: dict[str, tuple[str, str]] = {}
     for key, spec in entries.items():
+        if spec.is_task:
+            continue
         kind = "camera" if spec.is_camera else "text" if spec.is_annotation else "numbers"
         first, seen = kinds.setdefault(spec.zarr_key, (key, kind))
         if kind != seen:

@@ -14,8 +14,9 @@ from egoloader.plan import PlanOutline
 __all__ = ["Entry", "Kind", "Source"]
 
 #: What an entry is cut out of: `numbers` of the dtype that they leave as, others that are `cast`,
-#: rows of `json`, `texts` of annotations, a `camera`, or nothing, where the array is `absent`.
-Source = Literal["numbers", "cast", "json", "texts", "camera", "absent"]
+#: rows of `json`, `texts` of annotations or the `task` (or that where there are none of those), a
+#: `camera`, or nothing, where the array is `absent`.
+Source = Literal["numbers", "cast", "json", "texts", "task", "texts_or_task", "camera", "absent"]
 
 
 class Entry(NamedTuple):
@@ -31,6 +32,7 @@ class Entry(NamedTuple):
         dtype: what its numbers leave as; None for rows of JSON.
         steps: the axis of steps that a sample keeps, (n,) or ().
         mask: the sample's key of its mask, if it emits one.
+        span_mask: that of the mask of its steps in other annotation spans, likewise.
     """
 
     key: str
@@ -42,6 +44,7 @@ class Entry(NamedTuple):
     dtype: np.dtype[Any] | None
     steps: tuple[int, ...]
     mask: str | None
+    span_mask: str | None
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -57,6 +60,7 @@ class Kind:
         rows: the keymap's entries without cameras.
         images: those of cameras.
         masks: those that emit one.
+        span_masks: those that emit one of steps in other annotation spans.
         has_jpegs: whether images leave as they are stored.
         fields: of a sample; none as long as the size of a camera is not known.
         pixels: those of them that are decoded into a batch's own memory.
@@ -68,6 +72,7 @@ class Kind:
     rows: tuple[Entry, ...]
     images: tuple[Entry, ...]
     masks: tuple[Entry, ...]
+    span_masks: tuple[Entry, ...]
     has_jpegs: bool
     fields: tuple[Field, ...] = ()
     pixels: tuple[Field, ...] = ()

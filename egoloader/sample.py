@@ -23,10 +23,11 @@ from egoloader.errors import (
     SampleError,
 )
 from egoloader.frames import Camera
-from egoloader.keymap import KeyMap, KeySpec
+from egoloader.keymap import KeyMap, KeySpec, TextSource, other_span_key
 from egoloader.kind import Entry, Kind, Source
 from egoloader.making import ImageDtype, MixedSizes, SampleSettings, Steps
 from egoloader.seeding import stream_key
+from egoloader.task import task_text
 from egoloader.windows import cut_ends, entry_rows
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "SampleSettings",
     "Steps",
     "check_sample",
+    "reads_spans",
 ]
 
 IntArray = npt.NDArray[np.int64]
@@ -58,6 +60,7 @@ class SampleMaker:
         settings: how it is made.
 
     Attributes:
+        task: the text of the episode's task, where the keymap asks for it.
         transforms: of its samples, in order.
         cameras: those whose frames' size is known.
         kind: of its samples; one of its own until the sizes of all cameras are known.
@@ -73,6 +76,8 @@ class SampleMaker:
         self.episode, self.keymap, self.settings = episode, keymap, settings
         self.total_frames, self.fps = episode.total_frames, episode.fps
         self.name, self.embodiment = episode.name, episode.embodiment
+        has_task = any(spec.text != "annotation" for spec in keymap.values())
+        self.task = task_text(episode) if has_task else ""
         self.transforms = settings.transforms_of(episode.embodiment)
         self._binding = bind(episode, keymap, annotation_cutoff=settings.annotation_cutoff)
         self._entries = tuple(self._entry(key, spec) for key, spec in keymap.items())
@@ -94,6 +99,7 @@ class SampleMaker:
             tuple(entry for entry in self._entries if not entry.spec.is_camera),
             tuple(images),
             tuple(entry for entry in self._entries if entry.mask is not None),
+            tuple(entry for entry in self._entries if entry.span_mask is not None),
             self.settings.image_dtype == "jpeg",
         )
 
@@ -154,8 +160,11 @@ class SampleMaker:
         frames = np.arange(self.total_frames)
         ends = np.full_like(frames, self.total_frames)
         found = np.zeros_like(is_row)
-        is_text = any(one.source == "texts" and one.zarr_key == zarr_key for one in self._entries)
-        cuts = zarr_key == ANNOTATIONS and self.settings.annotation_cutoff
+        is_text = any(
+            one.source in ("texts", "texts_or_task") and one.zarr_key == zarr_key
+            for one in self._entries
+        )
+        cuts = zarr_key == ANNOTATIONS and reads_spans(self.keymap, self.settings)
         if zarr_key == TIMESTAMP or is_text or cuts:
             found |= is_row
         for entry in self._entries:
@@ -208,13 +217,14 @@ class SampleMaker:
             dtype,
             (len(window.offsets),) if window is not None and window.has_time_axis else (),
             f"{key}_is_pad" if spec.emits_mask else None,
+            other_span_key(key) if spec.span_mask else None,
         )
 
     def _source(self, key: str, spec: KeySpec) -> tuple[np.dtype[Any] | None, Source]:
         """Return what an entry leaves as, and what it is cut out of."""
         is_present = key in self._binding.outline.entries
         if spec.is_annotation:
-            return None, "texts"
+            return None, _TEXTS[spec.text]
         if spec.is_camera:
             is_float = self.settings.image_dtype == "float32"
             return np.dtype(
@@ -235,6 +245,8 @@ class SampleMaker:
             fields.append(self._field(entry))
             if entry.mask is not None:
                 fields.append(Field(entry.mask, entry.steps, np.dtype(bool)))
+            if entry.span_mask is not None:
+                fields.append(Field(entry.span_mask, entry.steps, np.dtype(bool)))
         return (*fields, *_CONTEXT, *(_MARKS if self.settings.marks_replaced else ()))
 
     def _field(self, entry: Entry) -> Field:
@@ -311,6 +323,17 @@ class SampleMaker:
         assert last is not None
         raise last
 
+
+def reads_spans(keymap: KeyMap, settings: SampleSettings) -> bool:
+    """Return whether samples depend on annotation spans beside their texts."""
+    return settings.annotation_cutoff or any(spec.span_mask for spec in keymap.values())
+
+
+_TEXTS: dict[TextSource, Source] = {
+    "annotation": "texts",
+    "task": "task",
+    "annotation_or_task": "texts_or_task",
+}
 
 _CONTEXT = (
     Field("fps", (), np.dtype(np.float32)),

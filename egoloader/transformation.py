@@ -30,9 +30,10 @@ class ShapeCheck:
         self._seen: set[tuple[str, tuple[Field, ...]]] = set()
 
     def check(self, maker: SampleMaker) -> None:
-        """Refuse transforms that can't change an episode's samples; decodes nothing.
+        """Refuse transforms that can't change an episode's samples.
 
-        Where the size of a camera is declared nowhere and is to blame, a frame is read for it.
+        Nothing is read for that, but where something does not fit and the size of a camera, which
+        is declared nowhere, may be to blame: then its first frame tells the size.
 
         Raises:
             SettingsError: one of them can't work; names it, its place, and the embodiment.

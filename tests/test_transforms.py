@@ -100,13 +100,17 @@ def test_what_comes_out_is_as_declared_and_new(name: str, data: Any) -> None:
 def test_there_and_back_again(name: str, sample: Sample) -> None:
     transform = TRANSFORMS[name]
     back = transform.inverse()(transform(sample))
-    joined = {"hand", "hand_is_pad", "joints", "joints_is_pad"} if name in JOINING else set()
+    masks = ("is_pad", "is_other_span")
+    joined = {"hand", "joints"} if name in JOINING else set()
+    joined |= {f"{key}_{mask}" for key in joined for mask in masks}
     assert set(back) == set(sample)
     assert [key for key in back if key not in joined] == [
         key for key in sample if key not in joined
     ]
-    for mask in ("hand_is_pad", "joints_is_pad") if joined else ():
-        assert torch.equal(back.pop(mask), sample["hand_is_pad"] | sample["joints_is_pad"])
+    for mask in masks if joined else ():
+        wanted = sample[f"hand_{mask}"] | sample[f"joints_{mask}"]
+        for key in ("hand", "joints"):
+            assert torch.equal(back.pop(f"{key}_{mask}"), wanted)
     for key in back:
         value = sample[key]
         if not torch.is_tensor(value) or not value.is_floating_point():

@@ -89,11 +89,13 @@ def some_sample(
     sample: Sample = {
         "hand": some_poses(rng, (STEPS,), dtype),
         "hand_is_pad": torch.from_numpy(rng.random(STEPS) < 0.5),
+        "hand_is_other_span": torch.from_numpy(rng.random(STEPS) < 0.5),
         "text": str(rng.choice(["pick", "place"])),
         "head": some_poses(rng, (), dtype),
         "past": some_poses(rng, (HISTORY,), dtype),
         "joints": numbers(STEPS, 3),
         "joints_is_pad": torch.zeros(STEPS, dtype=torch.bool),
+        "joints_is_other_span": torch.from_numpy(rng.random(STEPS) < 0.5),
         "state": numbers(3),
         "arm": torch.cat([some_poses(rng, (STEPS,), dtype), gripper], dim=1),
         "counts": torch.arange(STEPS * 3).reshape(STEPS, 3),

@@ -19,7 +19,7 @@ from egoloader.transforms.transform import (
     KeysTransform,
     NumbersTransform,
     Shape,
-    mask_key,
+    step_masks,
 )
 
 __all__ = ["Resample", "Stride"]
@@ -52,12 +52,11 @@ class _StepsTransform(KeysTransform):
 
     @abc.abstractmethod
     def _masked(self, mask: torch.Tensor) -> torch.Tensor:
-        """Return which steps are padded, of a mask in new memory."""
+        """Return which steps are masked, of a mask in new memory."""
 
     def _shape(self, given: Mapping[str, Shape], key: str) -> tuple[int, ...]:
         shape = self._rows_shape(given, key, axes=2)
-        mask = given.get(mask_key(key), shape[:-1])
-        if mask != shape[:-1]:
+        if any(given.get(mask, shape[:-1]) != shape[:-1] for mask in step_masks(key)):
             self._refuse(f"key {key!r}, {list(shape)}, must be (n, D), and its mask says otherwise")
         count = self._count(shape[-2])
         if not count:
@@ -67,13 +66,13 @@ class _StepsTransform(KeysTransform):
     def _shapes(self, given: Mapping[str, Shape]) -> dict[str, Shape]:
         shapes = KeysTransform._shapes(self, given)
         for key in self.keys:
-            if mask_key(key) in given:
-                shapes[mask_key(key)] = self._shape(given, key)[:-1]
+            kept = self._shape(given, key)[:-1]
+            shapes |= {mask: kept for mask in step_masks(key) if mask in given}
         return shapes
 
     def _apply(self, sample: Sample) -> Sample:
         made = KeysTransform._apply(self, sample)
-        for mask in map(mask_key, self.keys):
+        for mask in (mask for key in self.keys for mask in step_masks(key)):
             if mask in sample:
                 made[mask] = self._masked(sample[mask])
         return made
@@ -86,7 +85,7 @@ class Resample(_StepsTransform, NumbersTransform):
     Step j of m lies at j (n - 1) / (m - 1) of the n that there are (one step is the first).
     Numbers between two steps are interpolated linearly, rotations on the shorter way (slerp), with
     a quaternion's sign that of the step before. A step that is met is taken as it is. A step is
-    padded where one that it is made of is.
+    padded, or in another span, where one that it is made of is.
 
         _target_: egoloader.transforms.Resample
         keys: [action]

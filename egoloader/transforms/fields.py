@@ -11,7 +11,7 @@ import torch
 from egoloader.batch import Sample
 from egoloader.errors import check_whole
 from egoloader.keymap import RESERVED_NAMES
-from egoloader.transforms.transform import Shape, Transform, Value, companions, mask_key, put
+from egoloader.transforms.transform import Shape, Transform, Value, companions, put, step_masks
 
 __all__ = ["Concatenate", "Drop", "Rename", "Split"]
 
@@ -68,15 +68,21 @@ class _Parts(_Fields):
 
     @property
     def _gone(self) -> tuple[str, ...]:
-        return (*self.keys, *map(mask_key, self.keys))
+        return (*self.keys, *(mask for key in self.keys for mask in step_masks(key)))
+
+    @property
+    def _masks(self) -> list[tuple[str, list[str]]]:
+        """The masks of the whole, and those of the parts that each is joined of."""
+        parts = zip(*map(step_masks, self.keys), strict=True)
+        return [(name, list(its)) for name, its in zip(step_masks(self.whole), parts, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concatenate(_Parts):
     """Joins the rows of several keys: (…, D_1), (…, D_2), … become (…, D), D the sum of the sizes.
 
-    The new key stands where the first of them stood. A step of it is padded where it is in any of
-    them that has a mask; so one that is absent pads all of it.
+    The new key stands where the first of them stood. A step of it is padded, or in another span,
+    where it is in any of them that has such a mask; so one that is absent pads all of it.
 
         _target_: egoloader.transforms.Concatenate
         keys: [left.action_ee_pose, right.action_ee_pose]
@@ -95,7 +101,7 @@ class Concatenate(_Parts):
         return {self.whole: self.keys}
 
     def inverse(self) -> Split:
-        """Return `Split`, which gives every part the mask of the whole."""
+        """Return `Split`, which gives every part the masks of the whole."""
         return Split(keys=self.keys, sizes=self.sizes, whole=self.whole)
 
     def _shapes(self, given: Mapping[str, Shape]) -> dict[str, Shape]:
@@ -106,12 +112,15 @@ class Concatenate(_Parts):
                     f"key {key!r} has the shape {list(shape)}, and must have "
                     f"{[*shapes[0][:-1], size]}: its size, and the steps of {self.keys[0]!r}"
                 )
-        masks = [given[mask_key(key)] for key in self.keys if mask_key(key) in given]
-        if any(mask != masks[0] for mask in masks):
-            self._refuse(f"the masks of {list(self.keys)} have several shapes: {masks}")
-        self._check_new(given, self._gone, [self.whole, mask_key(self.whole)])
         whole: dict[str, Shape] = {self.whole: (*shapes[0][:-1], sum(self.sizes))}
-        return put(given, self._gone, whole | {mask_key(self.whole): mask for mask in masks[:1]})
+        for name, parts in self._masks:
+            masks = [given[part] for part in parts if part in given]
+            if any(mask != masks[0] for mask in masks):
+                self._refuse(f"the masks of {list(self.keys)} have several shapes: {masks}")
+            if masks:
+                whole[name] = masks[0]
+        self._check_new(given, self._gone, [self.whole, *step_masks(self.whole)])
+        return put(given, self._gone, whole)
 
     def _apply(self, sample: Sample) -> Sample:
         values = [sample[key] for key in self.keys]
@@ -119,15 +128,16 @@ class Concatenate(_Parts):
         if len(dtypes) > 1:
             self._fail(f"{list(self.keys)} have several dtypes: {sorted(map(str, dtypes))}")
         whole = {self.whole: torch.cat(values, dim=-1)}
-        masks = [sample[mask_key(key)] for key in self.keys if mask_key(key) in sample]
-        if masks:
-            whole[mask_key(self.whole)] = torch.stack(masks).any(dim=0)
+        for name, parts in self._masks:
+            masks = [sample[part] for part in parts if part in sample]
+            if masks:
+                whole[name] = torch.stack(masks).any(dim=0)
         return put(sample, self._gone, whole)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split(_Parts):
-    """Takes the rows of a key apart, the inverse of `Concatenate`; all parts get its mask.
+    """Takes the rows of a key apart, the inverse of `Concatenate`; all parts get its masks.
 
     Args:
         keys: the parts, in order; they stand where the whole stood.
@@ -151,7 +161,7 @@ class Split(_Parts):
                 f"key {self.whole!r} has rows of {shape[-1]} numbers, and {list(self.sizes)} "
                 f"add up to {sum(self.sizes)}"
             )
-        self._check_new(given, [self.whole, mask_key(self.whole)], self._gone)
+        self._check_new(given, [self.whole, *step_masks(self.whole)], self._gone)
         sized = [(*shape[:-1], size) for size in self.sizes]
         return self._put(given, dict(zip(self.keys, sized, strict=True)))
 
@@ -159,16 +169,19 @@ class Split(_Parts):
         values = torch.split(sample[self.whole], list(self.sizes), dim=-1)
         parts = [value.clone(memory_format=torch.contiguous_format) for value in values]
         made = self._put(sample, dict(zip(self.keys, parts, strict=True)))
-        for mask in map(mask_key, self.keys):
+        for mask in (mask for key in self.keys for mask in step_masks(key)):
             if mask in made:
                 made[mask] = made[mask].clone()
         return made
 
     def _put(self, mapping: Mapping[str, Value], parts: Mapping[str, Value]) -> dict[str, Value]:
-        mask, made = mask_key(self.whole), dict[str, Value]()
+        masks, made = step_masks(self.whole), dict[str, Value]()
         for key, value in parts.items():
-            made |= {key: value, mask_key(key): mapping[mask]} if mask in mapping else {key: value}
-        return put(mapping, [self.whole, mask], made)
+            made[key] = value
+            for mask, its in zip(masks, step_masks(key), strict=True):
+                if mask in mapping:
+                    made[its] = mapping[mask]
+        return put(mapping, [self.whole, *masks], made)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ import torch
 
 from egoloader.batch import Sample
 from egoloader.errors import SettingsError, TransformError, near_miss
+from egoloader.keymap import other_span_key
 from egoloader.transforms.rotations import decode, is_none
 from egoloader.transforms.row import POSE, Part, Parts, Row, check_parts, row_of
 
@@ -29,6 +30,7 @@ __all__ = [
     "origin_key",
     "put",
     "shapes_of",
+    "step_masks",
 ]
 
 FloatArray = npt.NDArray[np.float64]
@@ -53,9 +55,17 @@ def origin_key(key: str) -> str:
     return f"{key}_origin"
 
 
+def step_masks(key: str) -> tuple[str, ...]:
+    """Return the keys of an entry's masks of steps: bool, (…) or (…, n).
+
+    Of padded steps, and of those that lie in another annotation span.
+    """
+    return mask_key(key), other_span_key(key)
+
+
 def companions(key: str) -> tuple[str, ...]:
     """Return the keys of what goes along with a key, where it is there."""
-    return mask_key(key), dim_mask_key(key), origin_key(key)
+    return *step_masks(key), dim_mask_key(key), origin_key(key)
 
 
 def shapes_of(sample: Sample) -> dict[str, Shape]:
@@ -91,12 +101,12 @@ class Transform(abc.ABC):
     changes are new, of the same dtype and on the same device. Rotations are reckoned in float64, on
     the CPU. Gradients do not pass.
 
-    `<key>_is_pad`, the mask of padded steps, goes along: what drops, moves or joins rows does so
-    with their masks. NaN and inf make NaN of the rotations and of the moved positions that depend
-    on them, and touch no other row. A rotation whose numbers are none (all zero, say) is a
-    `TransformError`, unless they are zero and their row is padded: such rows stand in for an
-    optional array that is absent, and their poses stay zero. Where zeros are numbers like others,
-    as in points, joints and yaw-pitch-roll, they are treated as such: under the mask, they mean
+    `<key>_is_pad`, the mask of padded steps, goes along, and so does `<key>_is_other_span`: what
+    drops, moves or joins rows does so with their masks. NaN and inf make NaN of the rotations and
+    of the moved positions that depend on them, and touch no other row. A rotation whose numbers are
+    none (all zero, say) is a `TransformError`, unless they are zero and their row is padded: such
+    rows stand in for an optional array that is absent, and their poses stay zero. Where zeros are
+    numbers like others, as in points, joints and yaw-pitch-roll, they are treated as such: under the mask, they mean
     nothing.
     """
 
@@ -173,9 +183,10 @@ class Transform(abc.ABC):
         if len(shape) < axes:
             wanted = "a chunk, (n, D)" if axes == 2 else "a row, (D,)"
             self._refuse(f"key {key!r} must be {wanted}, and has the shape {list(shape)}")
-        mask = given.get(mask_key(key))
-        if mask is not None and mask != shape[: len(mask)]:
-            self._refuse(f"key {key!r}, {list(shape)}, has a mask of the shape {list(mask)}")
+        for name in step_masks(key):
+            mask = given.get(name)
+            if mask is not None and mask != shape[: len(mask)]:
+                self._refuse(f"key {key!r}, {list(shape)}, has a mask of the shape {list(mask)}")
         if dim_mask_key(key) in given:
             self._refuse(f"the dimensions of key {key!r} are padded; pad them behind it")
         return shape
