@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from egoloader.builders import eva_keymap, human_keymap, state_action_keymap
+    from egoloader.bytetokens import ByteTokenizer
     from egoloader.collation import collate
     from egoloader.datamodule import EpisodeDataModule
     from egoloader.dataset import MultiDataset, ZarrDataset
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from egoloader.loader import EpisodeLoader
     from egoloader.pool import EpisodePool
     from egoloader.sampler import EpisodePoolSampler
+    from egoloader.tokens import TextCollate
     from egoloader.workers import watch_workers
     from egoloader.writer import EpisodeWriter
 
 __all__ = [
+    "ByteTokenizer",
     "EpisodeDataModule",
     "EpisodeLoader",
     "EpisodePool",
@@ -31,6 +34,7 @@ __all__ = [
     "KeyMap",
     "KeySpec",
     "MultiDataset",
+    "TextCollate",
     "ZarrDataset",
     "ZarrEpisode",
     "collate",
@@ -41,6 +45,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ByteTokenizer": "bytetokens",
     "EpisodeDataModule": "datamodule",
     "EpisodeLoader": "loader",
     "EpisodePool": "pool",
@@ -49,6 +54,7 @@ _HOMES = {
     "KeyMap": "keymap",
     "KeySpec": "keymap",
     "MultiDataset": "dataset",
+    "TextCollate": "tokens",
     "ZarrDataset": "dataset",
     "ZarrEpisode": "episode",
     "collate": "collation",

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import lightning
 from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
@@ -19,28 +19,15 @@ from egoloader.deal import Tail
 from egoloader.errors import SettingsError, check_whole
 from egoloader.guard import MissingChunks
 from egoloader.keymap import KeyMap
-from egoloader.loader import default_threads
-from egoloader.mixture import MixtureLoader, Source, ValidationLoader
+from egoloader.loader import check_collate, default_threads
+from egoloader.mixture import DataLoad, MixtureLoader, Source, ValidationLoader
 from egoloader.order import OrderSettings
 from egoloader.sample import ImageDtype, MixedSizes, Steps
 from egoloader.sampler import EpisodePoolSampler
 from egoloader.schedule import AtEnd, Combine, Schedule
+from egoloader.tokens import Collate
 
 __all__ = ["DataLoad", "EpisodeDataModule", "check_sampler_flag"]
-
-
-class DataLoad(NamedTuple):
-    """What training batches have cost this process so far.
-
-    Attributes:
-        waited: seconds that the trainer waited for them.
-        bytes_read: bytes read of the training episodes, metadata left out.
-        pool_occupancy: resident episodes, as a share of the pools' sizes.
-    """
-
-    waited: float
-    bytes_read: int
-    pool_occupancy: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +94,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
         tail: of the training epochs.
         frame_filter: of the training episodes.
         frame_weights: of the training episodes' frames.
+        collate_fn: see `EpisodeLoader`; of each embodiment's batches.
 
     Raises:
         SettingsError: an option that can't be meant.
@@ -141,8 +129,10 @@ class EpisodeDataModule(lightning.LightningDataModule):
         tail: Tail = "spread",
         frame_filter: Column | None = None,
         frame_weights: Column | None = None,
+        collate_fn: Collate | None = None,
     ) -> None:
         super().__init__()
+        self._collate = check_collate(collate_fn)
         threads = default_threads() if num_threads is None else num_threads
         order = OrderSettings(batch_size, pool_size, seed, tail, byte_budget)
         schedule = Schedule(combine, at_end, weights, seed)
@@ -207,6 +197,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
                 num_threads=self._settings.num_threads,
                 rank=rank,
                 world_size=world_size,
+                collate_fn=self._collate,
             )
 
     def train_dataloader(self) -> MixtureLoader:
@@ -276,6 +267,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
             running_epoch=self._running_epoch,
             on_epoch=self._tell_trainer,
             on_batches=self._count_epoch,
+            collate_fn=self._collate,
         )
 
     def _sampler(self, name: str, data: MultiDataset) -> EpisodePoolSampler:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +22,14 @@ from egoloader.order import OrderSettings
 from egoloader.sampler import EpisodePoolSampler, PositionedSampler, pooled_indices
 from egoloader.seeding import stream_key
 from egoloader.threads import Ordered, Threads, check_threads
+from egoloader.tokens import Collate
 
 __all__ = [
     "MAX_THREADS",
     "BatchMaker",
+    "BatchWork",
     "EpisodeLoader",
+    "check_collate",
     "default_threads",
     "make_buffers",
     "stream_batches",
@@ -87,6 +89,8 @@ class EpisodeLoader:
         num_threads: threads that make batches; one a usable core, at most 8, unless given.
         look_ahead: batches that are made or wait at once; one more than threads unless given.
         pin_memory: whether batches are made in page-locked memory; where a GPU is unless given.
+        collate_fn: from samples to a dict batch, `collate` unless given; a `TextCollate`, say. The
+            threads call it.
 
     Raises:
         SettingsError: an option that can't be meant, or options that exclude each other.
@@ -103,7 +107,9 @@ class EpisodeLoader:
         num_threads: int | None = None,
         look_ahead: int | None = None,
         pin_memory: bool | None = None,
+        collate_fn: Collate | None = None,
     ) -> None:
+        self._collate = check_collate(collate_fn)
         self._maker = _batch_maker(dataset)
         self.num_threads = default_threads() if num_threads is None else num_threads
         check_threads(self.num_threads)
@@ -125,9 +131,8 @@ class EpisodeLoader:
         return len(self._sampler)
 
     def __iter__(self) -> Iterator[DictBatch]:
-        return _Pass(
-            self._maker, self._sampler, self._memory, Threads(self.num_threads), self._look_ahead
-        )
+        work = BatchWork(self._maker, self._memory, self._collate)
+        return _Pass(work, self._sampler, Threads(self.num_threads), self._look_ahead)
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain values that tell which batch is the next unseen one.
@@ -158,16 +163,14 @@ class EpisodeLoader:
 class _Pass(Iterator[DictBatch]):
     """What an epoch has left, with threads that end with it."""
 
-    def __init__(
-        self, maker: BatchMaker, sampler: Any, memory: Buffers, threads: Threads, look_ahead: int
-    ) -> None:
+    def __init__(self, work: BatchWork, sampler: Any, threads: Threads, look_ahead: int) -> None:
         self._sampler, self._number, batches = None, 0, sampler
         if isinstance(sampler, PositionedSampler):
             self._sampler, self._number = sampler, sampler.begin()
             batches = sampler.upcoming()
         self._failed = 0  # batches that could not be made, since one that could
         self._threads = threads
-        self._batches = stream_batches(maker, batches, threads, memory, look_ahead)
+        self._batches = stream_batches(work, batches, threads, look_ahead)
 
     def __next__(self) -> DictBatch:
         if self._sampler is not None:
@@ -191,15 +194,40 @@ class _Pass(Iterator[DictBatch]):
                 self._sampler.advance()
 
 
+class BatchWork(NamedTuple):
+    """What a thread does for a batch.
+
+    Attributes:
+        maker: makes the samples.
+        memory: that they are made in.
+        collate_fn: makes a dict batch of them.
+    """
+
+    maker: BatchMaker
+    memory: Buffers
+    collate_fn: Collate
+
+    def make(self, indices: Sequence[int]) -> DictBatch:
+        """Return the dict batch of some indices."""
+        return self.collate_fn(self.maker.make_batch(indices, self.memory.allocate))
+
+
 def stream_batches(
-    maker: BatchMaker,
-    batches: Iterable[Sequence[int]],
-    threads: Threads,
-    memory: Buffers,
-    look_ahead: int,
+    work: BatchWork, batches: Iterable[Sequence[int]], threads: Threads, look_ahead: int
 ) -> Iterator[DictBatch]:
     """Return the dict batches of index lists, in their order, made by threads."""
-    return Ordered(threads, functools.partial(_make, maker, memory), batches, look_ahead)
+    return Ordered(threads, work.make, batches, look_ahead)
+
+
+def check_collate(collate_fn: object) -> Collate:
+    """Return what makes a dict batch of samples: `collate` in the place of None.
+
+    Raises:
+        SettingsError: it can't be called.
+    """
+    if collate_fn is not None and not callable(collate_fn):
+        raise SettingsError(f"collate_fn must take a list of samples, got {collate_fn!r}")
+    return collate if collate_fn is None else collate_fn
 
 
 def make_buffers(look_ahead: int, pin_memory: bool | None = None) -> Buffers:
@@ -218,10 +246,6 @@ def make_buffers(look_ahead: int, pin_memory: bool | None = None) -> Buffers:
     pin = has_gpu if pin_memory is None else pin_memory
     fence = cuda_fence(torch.cuda.current_device()) if pin else no_fence
     return Buffers(look_ahead + 2, pin=pin, fence=fence)
-
-
-def _make(maker: BatchMaker, memory: Buffers, indices: Sequence[int]) -> DictBatch:
-    return collate(maker.make_batch(indices, memory.allocate))
 
 
 class _SubsetMaker:

@@ -13,16 +13,31 @@ from egoloader.dataset import MultiDataset
 from egoloader.errors import LoaderError, ResumeError, SettingsError, check_whole
 from egoloader.frameindex import FrameIndex
 from egoloader.inorder import InOrder, fitting_tail
-from egoloader.loader import make_buffers, stream_batches
+from egoloader.loader import BatchWork, make_buffers, stream_batches
 from egoloader.remainder import broken, reading_state
 from egoloader.roster import check_fingerprint
 from egoloader.sampler import EpisodePoolSampler, PositionedSampler
 from egoloader.schedule import Schedule
 from egoloader.threads import Ordered, Threads
+from egoloader.tokens import Collate
 
-__all__ = ["MixtureLoader", "Position", "Source", "ValidationLoader"]
+__all__ = ["DataLoad", "MixtureLoader", "Position", "Source", "ValidationLoader"]
 
 Batch = dict[str, Any]
+
+
+class DataLoad(NamedTuple):
+    """What training batches have cost this process so far.
+
+    Attributes:
+        waited: seconds that the trainer waited for them.
+        bytes_read: bytes read of the training episodes, metadata left out.
+        pool_occupancy: resident episodes, as a share of the pools' sizes.
+    """
+
+    waited: float
+    bytes_read: int
+    pool_occupancy: float
 
 
 class Source(NamedTuple):
@@ -83,6 +98,7 @@ class MixtureLoader:
             counts an epoch that it broke off as one, so that the next is a whole one.
         on_epoch: told at the start of an epoch, or of what is left of one, its number of batches.
         on_batches: told when the first of these is asked for.
+        collate_fn: makes dict batches of samples.
 
     Attributes:
         position: of the batches handed out.
@@ -103,13 +119,17 @@ class MixtureLoader:
         running_epoch: Callable[[], int],
         on_epoch: Callable[[int], None],
         on_batches: Callable[[], None],
+        collate_fn: Collate = collate,
     ) -> None:
         if not sources:
             raise SettingsError("there must be at least one embodiment to train on")
         self.sources, self._schedule = dict(sorted(sources.items())), schedule
         schedule.check_sources(tuple(self.sources))
         self._num_threads, self._world_size = num_threads, world_size
-        self._memory = {name: make_buffers(num_threads + 1) for name in self.sources}
+        self._work = {
+            name: BatchWork(one.data, make_buffers(num_threads + 1), collate_fn)
+            for name, one in self.sources.items()
+        }
         self._epoch_limit, self._running_epoch = epoch_limit, running_epoch
         self._on_epoch, self._on_batches = on_epoch, on_batches
         self.position, self.waited = Position(), 0.0
@@ -270,8 +290,7 @@ class MixtureLoader:
 
     def _make(self, item: tuple[str, list[FrameIndex]]) -> Batch:
         name, indices = item
-        memory = self._memory[name]
-        return collate(self.sources[name].data.make_batch(indices, memory.allocate))
+        return self._work[name].make(indices)
 
     def _behind(self, size: int) -> Position:
         at = self.position
@@ -303,6 +322,7 @@ class ValidationLoader:
         num_threads: threads that make the batches.
         rank: whose batches these are.
         world_size: processes that share the frames.
+        collate_fn: makes dict batches of samples.
 
     Raises:
         SettingsError: a wrong batch size.
@@ -316,9 +336,10 @@ class ValidationLoader:
         num_threads: int,
         rank: int = 0,
         world_size: int = 1,
+        collate_fn: Collate = collate,
     ) -> None:
         self._sources, self._num_threads = dict(sources), num_threads
-        self._memory = make_buffers(num_threads + 1)
+        self._memory, self._collate = make_buffers(num_threads + 1), collate_fn
         self._orders = {}
         for name, source in self._sources.items():
             tail = fitting_tail(len(source), batch_size, world_size)
@@ -331,8 +352,7 @@ class ValidationLoader:
         threads = Threads(self._num_threads)
         for name, order in self._orders.items():
             batches = PositionedSampler(order).upcoming()
-            for batch in stream_batches(
-                self._sources[name], batches, threads, self._memory, self._num_threads + 1
-            ):
+            work = BatchWork(self._sources[name], self._memory, self._collate)
+            for batch in stream_batches(work, batches, threads, self._num_threads + 1):
                 yield {name: batch}
         threads.close()

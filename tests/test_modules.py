@@ -73,6 +73,8 @@ ORDER = [
     "gathering",
     "dataset",
     "collation",
+    "bytetokens",
+    "tokens",
     "clocks",
     "remainder",
     "roster",

@@ -106,8 +106,8 @@ class Transform(abc.ABC):
     of the moved positions that depend on them, and touch no other row. A rotation whose numbers are
     none (all zero, say) is a `TransformError`, unless they are zero and their row is padded: such
     rows stand in for an optional array that is absent, and their poses stay zero. Where zeros are
-    numbers like others, as in points, joints and yaw-pitch-roll, they are treated as such: under the mask, they mean
-    nothing.
+    numbers like others, as in points, joints and yaw-pitch-roll, they are treated as such: under
+    the mask, they mean nothing.
     """
 
     __slots__ = ()
