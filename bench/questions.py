@@ -6,7 +6,19 @@ import argparse
 import time
 from pathlib import Path
 
-from bench import configs, hdf5, lance, lengths, loader, memory, order, reads, threads, validate
+from bench import (
+    configs,
+    hdf5,
+    lance,
+    lengths,
+    loader,
+    memory,
+    order,
+    reads,
+    threads,
+    transforms,
+    validate,
+)
 from bench.result import save
 
 __all__ = ["QUESTIONS", "answer"]
@@ -20,6 +32,7 @@ QUESTIONS = {
     "threads": threads,
     "memory": memory,
     "order": order,
+    "transforms": transforms,
     "validate": validate,
     "configs": configs,
 }

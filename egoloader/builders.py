@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
 from egoloader.errors import KeyMapError, near_miss
-from egoloader.keymap import KeyMap, KeySpec
+from egoloader.keymap import KeyMap, KeySpec, TextSource
 
 __all__ = ["eva_keymap", "human_keymap", "state_action_keymap"]
 
@@ -39,6 +39,7 @@ class _Options:
     image_memory: int | None
     image_memory_stride_s: float
     annotation_key: str | None
+    annotation_text: TextSource
     masks: bool
     norm_mode: bool
 
@@ -53,6 +54,7 @@ def human_keymap(
     image_memory: int | None = None,
     image_memory_stride_s: float = 1.0,
     annotation_key: str | None = None,
+    annotation_text: TextSource = "annotation",
     masks: bool = False,
     norm_mode: bool = False,
 ) -> KeyMap:
@@ -67,7 +69,9 @@ def human_keymap(
         image_memory: adds `<front key>_mem`, the front camera at that many steps, oldest first and
             now included, and `<front key>_mem_is_pad`.
         image_memory_stride_s: seconds between the steps of the memory.
-        annotation_key: adds the annotation text of the frame, under this sample key.
+        annotation_key: adds a text, under this sample key: that of the frame's annotations.
+        annotation_text: or, with `task`, that of the episode's task; with `annotation_or_task`, the
+            latter where no annotation holds the frame, or there are none.
         masks: emit `<key>_is_pad` for every entry with a window or a lag.
         norm_mode: leave out every camera, as statistics of numbers need none.
 
@@ -91,6 +95,7 @@ def human_keymap(
         image_memory=image_memory,
         image_memory_stride_s=image_memory_stride_s,
         annotation_key=annotation_key,
+        annotation_text=annotation_text,
         masks=masks,
         norm_mode=norm_mode,
     )
@@ -107,6 +112,7 @@ def eva_keymap(
     image_memory: int | None = None,
     image_memory_stride_s: float = 1.0,
     annotation_key: str | None = None,
+    annotation_text: TextSource = "annotation",
     masks: bool = False,
     norm_mode: bool = False,
 ) -> KeyMap:
@@ -121,6 +127,7 @@ def eva_keymap(
         image_memory: see `human_keymap`.
         image_memory_stride_s: see `human_keymap`.
         annotation_key: see `human_keymap`.
+        annotation_text: see `human_keymap`.
         masks: see `human_keymap`.
         norm_mode: see `human_keymap`.
 
@@ -140,6 +147,7 @@ def eva_keymap(
         image_memory=image_memory,
         image_memory_stride_s=image_memory_stride_s,
         annotation_key=annotation_key,
+        annotation_text=annotation_text,
         masks=masks,
         norm_mode=norm_mode,
     )
@@ -158,6 +166,7 @@ def state_action_keymap(
     image_memory: int | None = None,
     image_memory_stride_s: float = 1.0,
     annotation_key: str | None = None,
+    annotation_text: TextSource = "annotation",
     masks: bool = False,
     norm_mode: bool = False,
 ) -> KeyMap:
@@ -175,6 +184,7 @@ def state_action_keymap(
         image_memory: see `human_keymap`.
         image_memory_stride_s: see `human_keymap`.
         annotation_key: see `human_keymap`.
+        annotation_text: see `human_keymap`.
         masks: see `human_keymap`.
         norm_mode: see `human_keymap`.
 
@@ -190,6 +200,7 @@ def state_action_keymap(
         image_memory=image_memory,
         image_memory_stride_s=image_memory_stride_s,
         annotation_key=annotation_key,
+        annotation_text=annotation_text,
         masks=masks,
         norm_mode=norm_mode,
     )
@@ -235,8 +246,14 @@ def _build(
         )
     for array in current:
         add(array, _spec(array, "proprio_keys"))
+    text = options.annotation_text
+    annotation = _spec(
+        "annotations", "annotation_keys", text=text, optional=text == "annotation_or_task"
+    )
     if options.annotation_key is not None:
-        add(options.annotation_key, _spec("annotations", "annotation_keys"))
+        add(options.annotation_key, annotation)
+    elif text != "annotation":
+        raise KeyMapError("annotation_text needs annotation_key, the sample key of the text")
     return KeyMap(entries)
 
 
