@@ -217,3 +217,20 @@ def test_state_action_renames_where_state_and_action_share_an_array() -> None:
 def test_wrong_options_are_refused(build: Callable[[], KeyMap], words: str) -> None:
     with pytest.raises(KeyMapError, match=words):
         build()
+
+
+@pytest.mark.parametrize(
+    ("text", "is_optional"), [("annotation", False), ("task", False), ("annotation_or_task", True)]
+)
+def test_the_text_may_be_the_task(text: Any, is_optional: bool) -> None:
+    for made in (
+        human_keymap(annotation_key="words", annotation_text=text),
+        eva_keymap(annotation_key="words", annotation_text=text),
+        state_action_keymap(["s"], annotation_key="words", annotation_text=text),
+    ):
+        assert (made["words"].text, made["words"].optional) == (text, is_optional)
+    if text != "annotation":
+        with pytest.raises(KeyMapError, match="annotation_text needs annotation_key"):
+            human_keymap(annotation_text=text)
+    with pytest.raises(KeyMapError, match="unknown text 'tsk'; did you mean 'task'"):
+        human_keymap(annotation_key="words", annotation_text="tsk")  # type: ignore[arg-type]
