@@ -53,6 +53,17 @@ def test_the_order_and_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found["loader"]) == -(-len(found["train"]) // 32)
 
 
+def test_texts_become_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPO)
+    found = run(next(block for block in blocks("python") if "TextCollate" in block))
+    batch, task = found["batch"], found["batch"]["task"][0]
+    assert task == ZarrEpisode("egoloader/samples/pick_place_0.zarr").attrs["task_description"]
+    wanted = [*(byte + 3 for byte in task.encode()[:63]), 1]
+    assert batch["task_tokens"].tolist() == [wanted] * 32
+    assert not batch["task_tokens_is_pad"].any()
+    assert batch["action_is_other_span"].shape == batch["action_is_pad"].shape == (32, 16)
+
+
 def test_the_keymap_fits_the_samples() -> None:
     found = run(next(block for block in blocks("python") if "KeySpec" in block))
     assert isinstance(found["keymap"], KeyMap)
