@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from egoloader import EpisodeDataModule, EpisodeLoader, KeyMap, MultiDataset, ZarrDataset, collate
 from egoloader.batch import Sample
 from egoloader.errors import EpisodeError, SampleError, SettingsError
+from egoloader.train.config import compose, make
 from egoloader.transforms import (
     Drop,
     IntoFrame,
@@ -421,6 +422,19 @@ def test_an_embodiment_of_another_split_may_have_transforms(folder: Path) -> Non
         folder, ENTRIES, filters={"embodiment": "human"}, transforms=LISTS
     )
     assert only.embodiments == ("human",)
+
+
+def test_a_recipe_lists_transforms_by_embodiment(folder: Path) -> None:
+    lists = (
+        "data.transforms={human: [{_target_: egoloader.transforms.Stride, keys: [joints],"
+        " every: 2}], arm: []}"
+    )
+    built = make(compose([lists]).data)._options["transforms"]
+    assert built == {"human": [Stride(keys=["joints"], every=2)], "arm": []}
+    assert make(compose([]).data)._options["transforms"] == ()
+    md = MultiDataset.from_folder(folder, ENTRIES, transforms=built)
+    assert md[0]["joints"].shape == (2, 3)
+    assert md[TOTAL - 1]["joints"].shape == (4, 3)
 
 
 def test_one_episode_takes_its_embodiments_list(folder: Path) -> None:
