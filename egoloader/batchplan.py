@@ -6,16 +6,30 @@ Pure: integers in, integers out.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from egoloader.plan import FixedPlan, PlanOutline, ReadPlan, Window, merge_runs
-from egoloader.windows import entry_pads, entry_rows, entry_runs, inside_rows, inside_runs
+from egoloader.timeline import Located, Timeline, locate
+from egoloader.windows import (
+    Moments,
+    Steps,
+    entry_pads,
+    entry_rows,
+    entry_runs,
+    inside_rows,
+    inside_runs,
+)
 
 __all__ = ["BatchPlan", "plan_batch"]
 
 IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+#: Of a window: where the frames' episodes end that clamp it, None where nothing is clamped; all of
+#: a window whose frames depend on when each was recorded.
+_Ends = IntArray | Located | None
 
 
 class BatchPlan:
@@ -36,7 +50,7 @@ class BatchPlan:
         self,
         outline: PlanOutline,
         frames: IntArray,
-        ends: Sequence[IntArray | None],
+        ends: Sequence[_Ends],
         rows: Sequence[IntArray] | None,
         places: Sequence[IntArray],
         lines: Sequence[slice | int | None],
@@ -56,23 +70,40 @@ class BatchPlan:
         return {key: self.episodes[0][read] for key, read in self._outline.arrays.items()}
 
     def rows(self, key: str) -> IntArray:
-        """Return the rows of an entry's windows: (B, n) int64, (B,) without a time axis."""
+        """Return the rows of an entry's windows: (B, n) int64, (B,) without a time axis.
+
+        Of an interpolated entry: those before its steps, then those behind them, (B, 2n).
+        """
         window = self._outline.cuts[self._outline.entries[key]][0]
-        if self._rows is None:
-            return inside_rows(self._outline.windows[window][0], self._frames)
-        return self._rows[window]
+        if self._rows is not None:
+            return self._rows[window]
+        return inside_rows(self._outline.constant(window), self._frames)
 
     def places(self, key: str) -> IntArray:
         """Return where those rows stand in what the reads of their array return."""
         return self._places[self._outline.entries[key]]
 
     def is_pad(self, key: str) -> npt.NDArray[np.bool_]:
-        """Return which of those rows are clamped or padded, of the same shape."""
+        """Return which steps are clamped or padded: (B, n) bool, (B,) without a time axis."""
         window = self._outline.cuts[self._outline.entries[key]][0]
         ends = self._ends[window]
-        if ends is None:
-            return np.zeros(self.places(key).shape, dtype=np.bool_)
-        return entry_pads(self._outline.windows[window][0], self._frames, ends)
+        if isinstance(ends, Located):
+            return ends.is_pad
+        steps = self._outline.constant(window)
+        if ends is not None:
+            return entry_pads(steps, self._frames, ends)
+        shape = (len(self._frames), *((steps.num_steps,) if steps.has_time_axis else ()))
+        return np.zeros(shape, dtype=np.bool_)
+
+    def weights(self, key: str) -> FloatArray:
+        """Return the weights of the later rows of an interpolated entry: (B, n), or (1, n)."""
+        window = self._outline.cuts[self._outline.entries[key]][0]
+        ends = self._ends[window]
+        if isinstance(ends, Located):
+            return ends.weights
+        between = self._outline.constant(window).between
+        assert between is not None
+        return between.weights[None]
 
 
 def plan_batch(
@@ -81,6 +112,7 @@ def plan_batch(
     numbers: IntArray,
     total_frames: IntArray,
     cut_ends: IntArray | None,
+    timelines: Sequence[Timeline] = (),
 ) -> BatchPlan:
     """Plan B frames of E episodes.
 
@@ -91,30 +123,64 @@ def plan_batch(
         total_frames: (E,) int64, the episodes' real frames.
         cut_ends: (B,) int64, where cut windows end: one past the last row that they may take; None
             where all of them end with the episode.
+        timelines: of the episodes, where windows depend on when frames were recorded.
     """
     fixed = outline.fixed if len(frames) == 1 else None
     if fixed is not None and fixed.is_inside(frames.item(), total_frames.item()):
         return _plan_one(outline, fixed, frames)
     episode_ends = total_frames.take(numbers)
-    first, left = int(frames.min()), int((episode_ends - frames).min())
-    rows: list[IntArray] = []
-    runs: list[tuple[IntArray, IntArray]] = []
-    ends: list[IntArray | None] = []  # none where nothing is clamped
-    for steps, is_cut in outline.windows:
-        end = cut_ends if is_cut else None
-        if end is None and not steps.is_inside(first, left):
-            end = episode_ends
-        rows.append(inside_rows(steps, frames) if end is None else entry_rows(steps, frames, end))
-        runs.append(inside_runs(steps, frames) if end is None else entry_runs(steps, frames, end))
-        ends.append(end)
-    reads = [
-        _JointRead([runs[window] for window in windows], numbers, total_frames, chunk_rows)
-        for windows, chunk_rows in outline.reads
+    margins = int(frames.min()), int((episode_ends - frames).min())
+    asked = _Asked(frames, numbers, episode_ends, timelines, margins)
+    windows = [
+        _resolve(steps, asked, cut_ends if is_cut else None) for steps, is_cut in outline.windows
     ]
-    places = [reads[read].locate(rows[window]) for window, read in outline.cuts]
+    reads = [
+        _JointRead([windows[its].runs for its in members], numbers, total_frames, chunk_rows)
+        for members, chunk_rows in outline.reads
+    ]
+    places = [reads[read].locate(windows[window].rows) for window, read in outline.cuts]
     plans = [read.plans(len(total_frames)) for read in reads]
     episodes = [[plan[number] for plan in plans] for number in range(len(total_frames))]
-    return BatchPlan(outline, frames, ends, rows, places, [None] * len(places), episodes)
+    found, ends = [one.rows for one in windows], [one.ends for one in windows]
+    return BatchPlan(outline, frames, ends, found, places, [None] * len(places), episodes)
+
+
+class _Window(NamedTuple):
+    """One window at B frames: its rows, the same as runs, (B, r) int64 each, and what clamps it."""
+
+    rows: IntArray
+    runs: tuple[IntArray, IntArray]
+    ends: _Ends
+
+
+class _Asked(NamedTuple):
+    """B frames, as `plan_batch` takes them.
+
+    Attributes:
+        frames: (B,) int64.
+        numbers: (B,) int64, of their episodes.
+        episode_ends: (B,) int64, one past the last row.
+        timelines: of the episodes, or none.
+        margins: the least frame, and the least distance of one from the end.
+    """
+
+    frames: IntArray
+    numbers: IntArray
+    episode_ends: IntArray
+    timelines: Sequence[Timeline]
+    margins: tuple[int, int]
+
+
+def _resolve(steps: Steps | Moments, asked: _Asked, cut_ends: IntArray | None) -> _Window:
+    """Resolve a window, which `cut_ends` may cut off."""
+    frames, ends = asked.frames, asked.episode_ends if cut_ends is None else cut_ends
+    if isinstance(steps, Moments):
+        found = locate(steps, frames, ends, asked.numbers, asked.timelines)
+        rows = found.rows.reshape(len(frames), -1)
+        return _Window(found.rows, (rows, rows + 1), found)
+    if cut_ends is None and steps.is_inside(*asked.margins):
+        return _Window(inside_rows(steps, frames), inside_runs(steps, frames), None)
+    return _Window(entry_rows(steps, frames, ends), entry_runs(steps, frames, ends), ends)
 
 
 class _JointRead:
@@ -169,5 +235,5 @@ def _plan_one(outline: PlanOutline, fixed: FixedPlan, frames: IntArray) -> Batch
         ReadPlan(tuple([(at + start, at + stop) for start, stop in groups]))
         for groups in fixed.groups
     ]
-    ends = [None] * len(outline.windows)
+    ends: list[_Ends] = [None] * len(outline.windows)
     return BatchPlan(outline, frames, ends, None, fixed.places, fixed.lines, (reads,))

@@ -5,16 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
 
 from egoloader.episode import TIMESTAMP, ZarrEpisode
 from egoloader.errors import EpisodeFormatError, KeyMapError, MissingKeyError, near_miss
 from egoloader.header import Feature
 from egoloader.keymap import KeyMap, KeySpec
 from egoloader.layout import ArrayLayout
-from egoloader.plan import EntryPlan, PlanOutline, outline_plan
-from egoloader.windows import Steps, current_frame, entry_steps
+from egoloader.plan import EntryPlan, PlanOutline, ReadPlan, outline_plan
+from egoloader.row import rotating_row, row_of
+from egoloader.timeline import Timeline, tolerance
+from egoloader.windows import Moments, Steps, current_frame, entry_moments, entry_steps
 
 __all__ = ["Binding", "bind"]
+
+#: By how much times may run faster or slower than the frame rate says, before they are no seconds.
+_MAX_PACE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +33,14 @@ class Binding:
     Attributes:
         outline: of the entries whose arrays the episode has and whose rows are read; `timestamp`
             is among them where the episode records one.
-        steps: per sample key with rows, absent arrays among them, its window in frames.
+        steps: per sample key with rows, absent arrays among them, its window in frames; the moments
+            of those that are read by time, where the episode has a timeline.
+        timeline: when its frames were recorded, where that is not evenly and makes a difference.
     """
 
     outline: PlanOutline
-    steps: Mapping[str, Steps]
+    steps: Mapping[str, Steps | Moments]
+    timeline: Timeline | None
 
 
 def bind(episode: ZarrEpisode, keymap: KeyMap, *, annotation_cutoff: bool) -> Binding:
@@ -41,7 +53,8 @@ def bind(episode: ZarrEpisode, keymap: KeyMap, *, annotation_cutoff: bool) -> Bi
     """
     entries: dict[str, EntryPlan] = {}
     chunk_rows: dict[str, int] = {}
-    steps: dict[str, Steps] = {}
+    steps: dict[str, Steps | Moments] = {}
+    timeline = _timeline(episode) if any(spec.is_timed for spec in keymap.values()) else None
     for key, spec in keymap.items():
         if spec.is_task:
             continue
@@ -58,7 +71,8 @@ def bind(episode: ZarrEpisode, keymap: KeyMap, *, annotation_cutoff: bool) -> Bi
             _check_kind(episode, key, spec, episode.layout(spec.zarr_key))
         if spec.is_annotation:
             continue
-        steps[key] = entry_steps(spec, episode.fps)
+        is_uneven = timeline is not None and spec.is_timed
+        steps[key] = (entry_moments if is_uneven else entry_steps)(spec, episode.fps)
         if present:
             layout = episode.layout(spec.zarr_key)
             _check_rows(episode, spec.zarr_key, layout)
@@ -69,7 +83,50 @@ def bind(episode: ZarrEpisode, keymap: KeyMap, *, annotation_cutoff: bool) -> Bi
         _check_timestamps(episode)
         entries[TIMESTAMP] = EntryPlan(TIMESTAMP, current_frame(), False)
         chunk_rows[TIMESTAMP] = episode.layout(TIMESTAMP).chunk_rows
-    return Binding(outline_plan(entries, chunk_rows), steps)
+    return Binding(outline_plan(entries, chunk_rows), steps, timeline)
+
+
+def _timeline(episode: ZarrEpisode) -> Timeline | None:
+    """Return when an episode's frames were recorded; None where they are even, as its fps says.
+
+    The one thing that is read of an episode to plan.
+    """
+    if not episode.has(TIMESTAMP) or not episode.total_frames:
+        return None
+    _check_timestamps(episode)
+    stored = np.asarray(episode.fetch(TIMESTAMP, ReadPlan(((0, episode.total_frames),))))
+    stored = stored.reshape(-1)
+    times = stored.astype(np.float64)
+    _check_times(episode, times)
+    times.flags.writeable = False
+    timeline = Timeline(times, episode.fps, tolerance(stored))
+    return None if timeline.is_even else timeline
+
+
+def _check_times(episode: ZarrEpisode, times: npt.NDArray[np.float64]) -> None:
+    """Refuse times that nothing can be read by."""
+
+    def refuse(problem: str, frame: int) -> NoReturn:
+        raise EpisodeFormatError(
+            f"{problem}; entries with rate_hz or latency_s go by these times",
+            episode=episode.name,
+            key=TIMESTAMP,
+            frame=frame,
+        )
+
+    unknown = np.flatnonzero(~np.isfinite(times))
+    if len(unknown):
+        refuse(f"the time is {times[unknown[0]]}, not a number of seconds", int(unknown[0]))
+    gaps = np.diff(times)
+    stuck = np.flatnonzero(gaps <= 0)
+    if len(stuck):
+        frame = int(stuck[0]) + 1
+        problem = f"times must ascend, got {times[frame]!r} behind {times[frame - 1]!r}"
+        refuse(problem, frame)
+    pace = np.median(gaps) * episode.fps if len(gaps) else 1.0
+    if not 1 / _MAX_PACE <= pace <= _MAX_PACE:
+        problem = f"frames are {np.median(gaps):g} apart at {episode.fps:g} Hz; are these seconds?"
+        refuse(problem, 0)
 
 
 def _check_rows(episode: ZarrEpisode, key: str, layout: ArrayLayout) -> None:
@@ -135,6 +192,28 @@ def _rows_problem(spec: KeySpec, layout: ArrayLayout, feature: Feature | None) -
             return f"its rows are JSON, for which no dtype can be set, got {spec.dtype!r}"
     if layout.kind == "numeric" and spec.optional and spec.shape is None:
         return "its rows are numbers, so that an optional entry needs shape and dtype"
+    if spec.interpolation != "nearest":
+        problem = _interpolation_problem(spec, layout)
+        if problem:
+            return problem
     if spec.shape is not None and layout.row_shape != spec.shape:
         return f"its rows are {layout.row_shape}, the entry's shape is {spec.shape}"
+    return ""
+
+
+def _interpolation_problem(spec: KeySpec, layout: ArrayLayout) -> str:
+    dtype, shape = layout.dtype, layout.row_shape
+    if dtype is None:
+        return "JSON rows can't be interpolated; leave interpolation out"
+    if dtype.kind == "b":
+        return "true and false can't be interpolated; leave interpolation out"
+    if spec.key_type == "metadata_keys" and spec.dtype is None and dtype.kind != "f":
+        return f"its rows leave as {dtype}, and interpolation makes floats; set dtype: float32"
+    if spec.interpolation == "slerp" and rotating_row(spec.row, shape[-1] if shape else 1) is None:
+        if spec.row is not None:
+            return f"its rows are {shape}, and row {list(spec.row)} is {row_of(spec.row).size} long"
+        return (
+            f"its rows are {shape}, which are no poses (7 numbers, xyz and a wxyz quaternion) nor "
+            "wxyz quaternions (4); list their parts with row, as in [xyz, quaternion_wxyz, 1]"
+        )
     return ""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
 from egoloader.errors import KeyMapError, near_miss
-from egoloader.keymap import KeyMap, KeySpec, TextSource
+from egoloader.keymap import Interpolation, KeyMap, KeySpec, TextSource
 
 __all__ = ["eva_keymap", "human_keymap", "state_action_keymap"]
 
@@ -35,6 +35,10 @@ class _Options:
     horizon: int
     proprio_history: int
     history_stride_s: float | None
+    rate_hz: float | None
+    horizon_s: float | None
+    proprio_history_s: float | None
+    interpolation: Interpolation
     image_history_gap_s: float | None
     image_memory: int | None
     image_memory_stride_s: float
@@ -42,6 +46,7 @@ class _Options:
     annotation_text: TextSource
     masks: bool
     norm_mode: bool
+    has_poses: bool = True  # whether the arrays called `…_pose` are those with rotations
 
 
 def human_keymap(
@@ -50,6 +55,10 @@ def human_keymap(
     horizon: int = 30,
     proprio_history: int = 1,
     history_stride_s: float | None = None,
+    rate_hz: float | None = None,
+    horizon_s: float | None = None,
+    proprio_history_s: float | None = None,
+    interpolation: Interpolation = "nearest",
     image_history_gap_s: float | None = None,
     image_memory: int | None = None,
     image_memory_stride_s: float = 1.0,
@@ -65,6 +74,12 @@ def human_keymap(
         horizon: steps of the action chunks, in frames.
         proprio_history: steps of the proprio history, now included.
         history_stride_s: seconds between those steps; one frame unless given.
+        rate_hz: steps a second of the windows that are given in seconds, at any frame rate.
+        horizon_s: of the action chunks, with `rate_hz`, in the place of `horizon`.
+        proprio_history_s: of the proprio history, with `rate_hz`, in the place of
+            `proprio_history`.
+        interpolation: what such steps are between two frames, see `KeySpec`; with `slerp`, poses
+            turn, and all else is linear.
         image_history_gap_s: adds `<front key>_hist`, the front camera that many seconds ago.
         image_memory: adds `<front key>_mem`, the front camera at that many steps, oldest first and
             now included, and `<front key>_mem_is_pad`.
@@ -91,6 +106,10 @@ def human_keymap(
         horizon=horizon,
         proprio_history=proprio_history,
         history_stride_s=history_stride_s,
+        rate_hz=rate_hz,
+        horizon_s=horizon_s,
+        proprio_history_s=proprio_history_s,
+        interpolation=interpolation,
         image_history_gap_s=image_history_gap_s,
         image_memory=image_memory,
         image_memory_stride_s=image_memory_stride_s,
@@ -108,6 +127,10 @@ def eva_keymap(
     horizon: int = 30,
     proprio_history: int = 1,
     history_stride_s: float | None = None,
+    rate_hz: float | None = None,
+    horizon_s: float | None = None,
+    proprio_history_s: float | None = None,
+    interpolation: Interpolation = "nearest",
     image_history_gap_s: float | None = None,
     image_memory: int | None = None,
     image_memory_stride_s: float = 1.0,
@@ -123,6 +146,10 @@ def eva_keymap(
         horizon: as for `human_keymap`, like every option that follows.
         proprio_history: see `human_keymap`.
         history_stride_s: see `human_keymap`.
+        rate_hz: see `human_keymap`.
+        horizon_s: see `human_keymap`.
+        proprio_history_s: see `human_keymap`.
+        interpolation: see `human_keymap`.
         image_history_gap_s: see `human_keymap`.
         image_memory: see `human_keymap`.
         image_memory_stride_s: see `human_keymap`.
@@ -143,6 +170,10 @@ def eva_keymap(
         horizon=horizon,
         proprio_history=proprio_history,
         history_stride_s=history_stride_s,
+        rate_hz=rate_hz,
+        horizon_s=horizon_s,
+        proprio_history_s=proprio_history_s,
+        interpolation=interpolation,
         image_history_gap_s=image_history_gap_s,
         image_memory=image_memory,
         image_memory_stride_s=image_memory_stride_s,
@@ -162,6 +193,10 @@ def state_action_keymap(
     horizon: int = 30,
     proprio_history: int = 1,
     history_stride_s: float | None = None,
+    rate_hz: float | None = None,
+    horizon_s: float | None = None,
+    proprio_history_s: float | None = None,
+    interpolation: Interpolation = "nearest",
     image_history_gap_s: float | None = None,
     image_memory: int | None = None,
     image_memory_stride_s: float = 1.0,
@@ -180,6 +215,11 @@ def state_action_keymap(
         horizon: as for `human_keymap`, like every option that follows.
         proprio_history: see `human_keymap`.
         history_stride_s: see `human_keymap`.
+        rate_hz: see `human_keymap`.
+        horizon_s: see `human_keymap`.
+        proprio_history_s: see `human_keymap`.
+        interpolation: of all states and actions, see `KeySpec`; with `slerp`, all must be poses or
+            quaternions.
         image_history_gap_s: see `human_keymap`.
         image_memory: see `human_keymap`.
         image_memory_stride_s: see `human_keymap`.
@@ -196,6 +236,10 @@ def state_action_keymap(
         horizon=horizon,
         proprio_history=proprio_history,
         history_stride_s=history_stride_s,
+        rate_hz=rate_hz,
+        horizon_s=horizon_s,
+        proprio_history_s=proprio_history_s,
+        interpolation=interpolation,
         image_history_gap_s=image_history_gap_s,
         image_memory=image_memory,
         image_memory_stride_s=image_memory_stride_s,
@@ -203,6 +247,7 @@ def state_action_keymap(
         annotation_text=annotation_text,
         masks=masks,
         norm_mode=norm_mode,
+        has_poses=False,
     )
     return _build(
         _as_mapping("camera", camera),
@@ -231,19 +276,14 @@ def _build(
 
     for key, spec in _camera_entries(cameras, options).items():
         add(key, spec)
+    _check_grid(options)
     for key, array in actions.items():
-        add(key, _spec(array, "action_keys", horizon=options.horizon, mask=options.masks))
+        window = _on_grid(array, options, "horizon") or {"horizon": options.horizon}
+        add(key, _spec(array, "action_keys", mask=options.masks, **window))
     for key, array in states.items():
-        add(
-            key,
-            _spec(
-                array,
-                "proprio_keys",
-                history=options.proprio_history,
-                stride_s=options.history_stride_s,
-                mask=options.masks,
-            ),
-        )
+        window = _on_grid(array, options, "history") or {"history": options.proprio_history}
+        stride = options.history_stride_s
+        add(key, _spec(array, "proprio_keys", stride_s=stride, mask=options.masks, **window))
     for array in current:
         add(array, _spec(array, "proprio_keys"))
     text = options.annotation_text
@@ -255,6 +295,29 @@ def _build(
     elif text != "annotation":
         raise KeyMapError("annotation_text needs annotation_key, the sample key of the text")
     return KeyMap(entries)
+
+
+def _check_grid(options: _Options) -> None:
+    """Refuse options of a time grid where there is none."""
+    if options.horizon_s is not None or options.proprio_history_s is not None:
+        return
+    if options.rate_hz is not None:
+        raise KeyMapError("rate_hz needs horizon_s or proprio_history_s, in seconds, as windows")
+    if options.interpolation != "nearest":
+        raise KeyMapError("interpolation needs rate_hz, and horizon_s or proprio_history_s")
+
+
+def _on_grid(
+    array: str, options: _Options, window: Literal["horizon", "history"]
+) -> dict[str, object]:
+    """Return the fields of a window in seconds; none where frames are counted."""
+    seconds = options.horizon_s if window == "horizon" else options.proprio_history_s
+    if seconds is None:
+        return {}
+    between = options.interpolation
+    if between == "slerp" and options.has_poses and not array.endswith("_pose"):
+        between = "linear"
+    return {f"{window}_s": seconds, "rate_hz": options.rate_hz, "interpolation": between}
 
 
 def _camera_entries(cameras: Mapping[str, str], options: _Options) -> dict[str, KeySpec]:

@@ -198,7 +198,8 @@ def plan(
 
     Bytes wanted: stored bytes of the chunks that hold the rows that are needed.
     Bytes read: those of the requests, gaps between such chunks among them.
-    For this only shard indexes are read, and annotations where they cut horizons off.
+    For this only shard indexes are read, annotations where they cut horizons off, and timestamps
+    where windows go by them.
     """
     from egoloader.explanation import explain
     from egoloader.planreport import plan_report

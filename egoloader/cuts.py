@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from egoloader.batch import Allocate, Column
 from egoloader.cast import cast_rows
 from egoloader.episode import TIMESTAMP
 from egoloader.errors import EgoloaderError, ReadError
+from egoloader.interpolation import interpolate_rows
 from egoloader.kind import Entry
 from egoloader.seeding import sample_seeds
 from egoloader.share import Fetched
@@ -66,6 +67,15 @@ def _cast(entry: Entry, fetched: Fetched, _allocate: Allocate) -> Column:
     stored: Any = fetched.stored[entry.zarr_key]
     cut = stored.take(fetched.plan.places(entry.key), axis=0)
     return cast_rows(entry.spec, cut, fetched.plan.rows(entry.key), episodes=fetched.names)
+
+
+def _between(entry: Entry, fetched: Fetched, _allocate: Allocate) -> Column:
+    """Return steps that lie between rows."""
+    plan, stored = fetched.plan, cast("npt.NDArray[Any]", fetched.stored[entry.zarr_key])
+    numbers, rows = stored.take(plan.places(entry.key), axis=0), plan.rows(entry.key)
+    weights = plan.weights(entry.key)
+    steps = interpolate_rows(entry.spec, numbers, rows, weights, episodes=fetched.names)
+    return steps if entry.steps else steps[:, 0]
 
 
 def _absent(entry: Entry, fetched: Fetched, _allocate: Allocate) -> Column:
@@ -127,6 +137,7 @@ def _cut_context(fetched: Fetched, columns: dict[str, Column]) -> None:
 _CUTS: Mapping[str, Callable[[Entry, Fetched, Allocate], Column]] = {
     "numbers": _numbers,
     "cast": _cast,
+    "between": _between,
     "json": _json,
     "texts": cut_texts,
     "task": cut_tasks,

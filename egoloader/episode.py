@@ -16,6 +16,7 @@ from egoloader.cache import ByteCache
 from egoloader.chunkcodec import ChunkRows, unread_reason
 from egoloader.chunktable import ChunkTable
 from egoloader.counts import ReadCounts
+from egoloader.entryfields import is_array_name
 from egoloader.errors import (
     EpisodeFormatError,
     EpisodeNotFoundError,
@@ -27,7 +28,6 @@ from egoloader.errors import (
 from egoloader.files import Signature
 from egoloader.guard import MissingChunks
 from egoloader.header import EpisodeHeader, parse_header
-from egoloader.keymap import is_array_name
 from egoloader.layout import ArrayLayout, parse_layout
 from egoloader.plan import ReadPlan, Window, plan_reads
 from egoloader.reader import BytesReader, ReadAlike, join_rows

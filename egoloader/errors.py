@@ -14,7 +14,7 @@
     │   ├── ReadError (ValueError)            stored bytes that can't be turned into rows
     │   │   ├── LostEpisodeError              it was moved, replaced or edited while it was open
     │   │   └── MissingChunkError             a chunk that should be stored is not
-    │   ├── ValueRangeError (ValueError)      numbers that the output dtype can't hold
+    │   ├── ValueRangeError (ValueError)      numbers that can't be cast, or interpolated
     │   ├── FrameError (ValueError)           a camera frame that can't be decoded
     │   ├── TooManyBadFramesError (RuntimeError)  more frames were skipped than may be
     │   └── SampleError (RuntimeError)        a transform, or the loader itself, failed on a frame
@@ -196,7 +196,7 @@ class MissingChunkError(ReadError):
 
 
 class ValueRangeError(EpisodeError, ValueError):
-    """The output dtype can't hold the stored numbers exactly."""
+    """The output dtype can't hold the stored numbers exactly, or nothing lies between them."""
 
 
 class FrameError(EpisodeError, ValueError):

@@ -1,6 +1,7 @@
 """What samples read, for people to look at: per array, rows, chunks, requests and bytes.
 
-Where chunks lie is looked up in shard indexes, which are read for it and kept; no chunk is decoded.
+Where chunks lie is looked up in shard indexes, which are read for it and kept; no chunk is decoded,
+but for the times of frames, where windows go by them.
 """
 
 from __future__ import annotations
@@ -83,10 +84,12 @@ class EntryRows:
     Attributes:
         windows: its distinct rows, as sorted half-open runs.
         num_padded: its clamped or padded steps, over all samples.
+        times: how its steps are found, where that is by time; else empty.
     """
 
     windows: tuple[Window, ...]
     num_padded: int
+    times: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +187,8 @@ def explain(maker: SampleMaker, frames: IntArray) -> EpisodeReads:
             extents=table.find(read.pieces(chunk_rows).chunks),
         )
         reason = episode.reference_reason(zarr_key)
-        arrays.append(_describe(zarr_key, reason, plan, entries[zarr_key], read, chunks))
+        times = {key: _times(maker, key) for key in entries[zarr_key]}
+        arrays.append(_describe(zarr_key, reason, plan, times, read, chunks))
     return EpisodeReads(
         name=episode.name,
         total_frames=episode.total_frames,
@@ -202,6 +206,20 @@ def cost_by_array(episodes: Iterable[EpisodeReads]) -> dict[str, Cost]:
     for array in (array for episode in episodes for array in episode.arrays):
         costs[array.zarr_key] = costs.get(array.zarr_key, Cost()) + array.cost
     return costs
+
+
+def _times(maker: SampleMaker, key: str) -> str:
+    """Return how the steps of an entry are found, where that is by time."""
+    spec = maker.keymap.get(key)
+    if spec is None or not spec.is_timed:
+        return ""
+    parts = [] if spec.rate_hz is None else [f"{spec.grid_steps} steps at {spec.rate_hz:g} Hz"]
+    parts.append("nearest frame" if spec.interpolation == "nearest" else spec.interpolation)
+    if spec.latency_s:
+        parts.append(f"{abs(spec.latency_s):g} s {'late' if spec.latency_s > 0 else 'early'}")
+    if maker.timeline is not None:
+        parts.append("uneven timestamps")
+    return ", ".join(parts)
 
 
 def _kept_arrays(maker: SampleMaker) -> tuple[str, ...]:
@@ -233,16 +251,16 @@ def _describe(
     zarr_key: str,
     reference_reason: str,
     plan: BatchPlan,
-    keys: Sequence[str],
+    times: Mapping[str, str],
     read: ReadPlan,
     chunks: _Chunks,
 ) -> ArrayReads:
-    """Describe the read of one array from which the entries `keys` are cut."""
+    """Describe the read of one array from which the entries that `times` lists are cut."""
     numbers = read.pieces(chunks.rows).chunks
     requests = () if reference_reason else _requests(numbers, chunks)
-    samples = {key: plan.rows(key).reshape(len(plan.rows(key)), -1) for key in keys}
+    samples = {key: plan.rows(key).reshape(len(plan.rows(key)), -1) for key in times}
     entries = {
-        key: EntryRows(tuple(consecutive_runs(rows)), int(plan.is_pad(key).sum()))
+        key: EntryRows(tuple(consecutive_runs(rows)), int(plan.is_pad(key).sum()), times[key])
         for key, rows in samples.items()
     }
     return ArrayReads(

@@ -6,23 +6,34 @@ A keymap says nothing about an episode's length or layout; `windows` turns its e
 from __future__ import annotations
 
 import dataclasses
-import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from egoloader.errors import KeyMapError, near_miss
+from egoloader.entryfields import (
+    MAX_REACH,
+    check_above_zero,
+    check_count,
+    check_extent,
+    check_offsets,
+    check_offsets_s,
+    grid_steps,
+    is_array_name,
+    is_number,
+)
+from egoloader.errors import KeyMapError, SettingsError, near_miss
+from egoloader.row import Parts, check_parts, row_of
 
 __all__ = [
     "RESERVED_NAMES",
+    "Interpolation",
     "KeyMap",
     "KeySpec",
     "KeyType",
     "TextSource",
-    "is_array_name",
     "other_span_key",
 ]
 
+Interpolation = Literal["nearest", "linear", "slerp"]
 KeyType = Literal["camera_keys", "proprio_keys", "action_keys", "annotation_keys", "metadata_keys"]
 
 #: What an annotation entry yields: the texts of the spans that hold the frame, the episode's task,
@@ -43,14 +54,8 @@ RESERVED_NAMES = frozenset(
     }
 )
 
-#: Steps of one window at most, and how far one may reach, in frames or seconds.
-MAX_STEPS = 1_000_000
-MAX_REACH = 1_000_000_000
-
-#: Of a part of an array's name, which is that of a folder.
-_MAX_NAME_BYTES = 255
-
-_WINDOW_FIELDS = ("horizon", "history", "lag_s", "offsets", "offsets_s")
+_GRID_FIELDS = ("horizon_s", "history_s")
+_WINDOW_FIELDS = ("horizon", "history", "lag_s", "offsets", "offsets_s", *_GRID_FIELDS)
 _DTYPES = frozenset(
     {"bool", "float16", "float32", "float64"}
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
@@ -61,9 +66,15 @@ _DTYPES = frozenset(
 class KeySpec:
     """One entry of a keymap: an array and the rows taken from it around frame `i`.
 
-    At most one of `horizon`, `history`, `lag_s`, `offsets`, `offsets_s` is set; none of them means
-    the current frame, without a time axis. Seconds become frames with the episode's own fps and
-    Python's `round` (ties to even).
+    At most one of `horizon`, `history`, `lag_s`, `offsets`, `offsets_s`, `horizon_s`, `history_s`
+    is set; none of them means the current frame, without a time axis. Seconds become frames with
+    the episode's own fps and Python's `round` (ties to even).
+
+    With `rate_hz` or `latency_s` an entry is read by time: a step is the frame that is nearest to
+    its time, the earlier of two as near, or what `interpolation` makes of the two around it. Frame
+    `i` is at `i / fps` seconds, or where the episode's array `timestamp` says. Steps before the
+    first frame or behind the last repeat that frame, and are padded, as their time is not in the
+    episode.
 
     Args:
         zarr_key: the array's name in the episode.
@@ -74,6 +85,17 @@ class KeySpec:
         lag_s: one frame that many seconds back (at least one frame); no time axis.
         offsets: frames relative to `i`; keeps its time axis even for one.
         offsets_s: seconds relative to `i`; keeps its time axis even for one.
+        rate_hz: steps a second of `horizon_s` or `history_s`, whatever the episode's fps.
+        horizon_s: with `rate_hz`, `round(horizon_s * rate_hz)` steps from now on; always a time
+            axis.
+        history_s: with `rate_hz`, as many steps up to and with now, oldest first; one means now,
+            no time axis.
+        latency_s: seconds by which the array is late: it is read that much after each step of the
+            window, before it where negative. 0 is none.
+        interpolation: what a step between two frames is: `nearest`, `linear`, or `slerp`, which is
+            linear but for rotations; of numbers that leave as floating point ones.
+        row: with `slerp`, the parts of a row, see `egoloader.row`; where it is left out, rows are
+            poses (7 numbers: xyz and a wxyz quaternion) or wxyz quaternions (4).
         mask: also emit `<key>_is_pad`, bool, one a step, true where the step is clamped or padded.
         dtype: the numbers' output type; float32 unless given (metadata keep their own).
         size: cameras: decode to (height, width) pixels.
@@ -99,6 +121,12 @@ class KeySpec:
     lag_s: float | None = None
     offsets: tuple[int, ...] | None = None
     offsets_s: tuple[float, ...] | None = None
+    rate_hz: float | None = None
+    horizon_s: float | None = None
+    history_s: float | None = None
+    latency_s: float | None = None
+    interpolation: Interpolation = "nearest"
+    row: Parts | None = None
     mask: bool = False
     dtype: str | None = None
     size: tuple[int, int] | None = None
@@ -108,7 +136,7 @@ class KeySpec:
     span_mask: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("offsets", "offsets_s", "size", "shape"):
+        for name in ("offsets", "offsets_s", "row", "size", "shape"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, tuple):
                 if isinstance(value, str) or not isinstance(value, Sequence):
@@ -116,6 +144,8 @@ class KeySpec:
                 object.__setattr__(self, name, tuple(value))
         self._check_array()
         self._check_window()
+        self._check_times()
+        self._check_interpolation()
         self._check_output()
         self._check_spans()
 
@@ -128,6 +158,25 @@ class KeySpec:
     def is_annotation(self) -> bool:
         """Whether the entry yields the text of the annotation spans that hold the frame."""
         return self.key_type == "annotation_keys"
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether rows are found by time, not by counting frames."""
+        return self.rate_hz is not None or bool(self.latency_s)
+
+    @property
+    def is_interpolated(self) -> bool:
+        """Whether steps between two frames are made of both."""
+        return self.is_timed and self.interpolation != "nearest"
+
+    @property
+    def grid_steps(self) -> int | None:
+        """How many steps a window by `rate_hz` has; None where there is no such window."""
+        for name in _GRID_FIELDS:
+            seconds = getattr(self, name)
+            if seconds is not None and self.rate_hz is not None:
+                return grid_steps(name, seconds, self.rate_hz)
+        return None
 
     @property
     def emits_mask(self) -> bool:
@@ -161,25 +210,66 @@ class KeySpec:
         if len(windows) > 1:
             raise KeyMapError(f"{' and '.join(windows)} exclude each other; keep one")
         for name in ("horizon", "history"):
-            value = getattr(self, name)
-            if value is not None and not (_is_int(value) and 1 <= value <= MAX_STEPS):
-                raise KeyMapError(
-                    f"{name} must be a whole number of at least 1, got {value!r}"
-                    f" (the limit is {MAX_STEPS})"
-                )
-        for name in ("stride_s", "lag_s"):
-            value = getattr(self, name)
-            if value is not None and not (_is_number(value) and 0 < value <= MAX_REACH):
-                raise KeyMapError(
-                    f"{name} must be a number of seconds above 0, got {value!r}"
-                    f" (the limit is {MAX_REACH})"
-                )
+            check_count(name, getattr(self, name))
+        for name in ("stride_s", "lag_s", *_GRID_FIELDS):
+            check_above_zero(name, getattr(self, name), "seconds")
         if self.stride_s is not None and self.history is None:
             raise KeyMapError("stride_s needs history: it spaces the history's steps")
-        _check_steps("offsets", self.offsets, _is_int, "whole numbers of frames")
-        _check_steps("offsets_s", self.offsets_s, _is_number, "finite numbers of seconds")
-        if self.is_annotation and (windows or self.mask):
-            raise KeyMapError("annotation_keys yield the current frame's text: no window, no mask")
+        check_offsets("offsets", self.offsets)
+        check_offsets_s("offsets_s", self.offsets_s)
+        if self.is_annotation and (windows or self.mask or self.latency_s is not None):
+            raise KeyMapError(
+                "annotation_keys yield the current frame's text: no window, no latency, no mask"
+            )
+
+    def _check_times(self) -> None:
+        check_above_zero("rate_hz", self.rate_hz, "steps a second")
+        grids = [name for name in _GRID_FIELDS if getattr(self, name) is not None]
+        if self.rate_hz is not None and not grids:
+            others = [name for name in _WINDOW_FIELDS if getattr(self, name) is not None]
+            place = f" in the place of {others[0]}" if others else ""
+            raise KeyMapError(f"rate_hz needs horizon_s or history_s, in seconds{place}")
+        if grids and self.rate_hz is None:
+            raise KeyMapError(
+                f"{grids[0]} needs rate_hz, steps a second; {grids[0][:-2]} counts frames"
+            )
+        latency = self.latency_s
+        if latency is not None and not (is_number(latency) and abs(latency) <= MAX_REACH):
+            raise KeyMapError(
+                f"latency_s must be a number of seconds up to {MAX_REACH}, got {latency!r}"
+            )
+        _ = self.grid_steps  # refuses too few and too many
+
+    def _check_interpolation(self) -> None:
+        options = get_args(Interpolation)
+        if self.interpolation not in options:
+            raise KeyMapError(
+                f"unknown interpolation {self.interpolation!r}; "
+                f"{near_miss(str(self.interpolation), options)}"
+            )
+        if self.row is not None:
+            self._check_row(self.row)
+        if self.interpolation == "nearest":
+            return
+        if self.is_camera or self.is_annotation:
+            raise KeyMapError(f"{self.key_type} can't be interpolated; leave interpolation out")
+        if self.rate_hz is None and self.latency_s is None:
+            raise KeyMapError("interpolation needs rate_hz or latency_s; all else meets its frames")
+        if self.dtype is not None and not self.dtype.startswith("float"):
+            raise KeyMapError(
+                f"interpolation makes floating point numbers, which dtype {self.dtype!r} "
+                "can't hold; leave interpolation out, or choose another dtype"
+            )
+
+    def _check_row(self, row: Parts) -> None:
+        if self.interpolation != "slerp":
+            raise KeyMapError("row says which numbers are rotations: it needs interpolation: slerp")
+        try:
+            parts = row_of(check_parts("row", row)).parts
+        except SettingsError as error:
+            raise KeyMapError(str(error)) from None
+        if not any(part.is_rotation for part in parts):
+            raise KeyMapError(f"row {list(row)} has no rotation; take interpolation: linear")
 
     def _check_output(self) -> None:
         if self.dtype is not None and self.dtype not in _DTYPES:
@@ -190,8 +280,8 @@ class KeySpec:
             raise KeyMapError(f"dtype is for numbers; {self.key_type} have none to set")
         if self.size is not None and not self.is_camera:
             raise KeyMapError(f"size is for camera_keys, not for {self.key_type}")
-        _check_extent("size", self.size, length=2)
-        _check_extent("shape", self.shape, length=3 if self.is_camera else None)
+        check_extent("size", self.size, length=2)
+        check_extent("shape", self.shape, length=3 if self.is_camera else None)
         if self.shape is not None and not self.optional:
             raise KeyMapError("shape goes with optional: true; arrays that exist have their own")
         if self.key_type == "metadata_keys":
@@ -217,16 +307,6 @@ class KeySpec:
 def other_span_key(key: str) -> str:
     """Return the key of the mask of an entry's steps that lie in another annotation span."""
     return f"{key}_is_other_span"
-
-
-def is_array_name(name: str) -> bool:
-    """Return whether a name, which may hold slashes, is a path that stays inside the episode."""
-    if any(part in ("", ".", "..") for part in name.split("/")):
-        return False
-    # No system takes the others in a path; nor a lone half of a surrogate pair.
-    if "\\" in name or "\0" in name or re.search(r"[\ud800-\udfff]", name):
-        return False
-    return all(len(part.encode()) <= _MAX_NAME_BYTES for part in name.split("/"))
 
 
 class KeyMap(Mapping[str, KeySpec]):
@@ -302,39 +382,6 @@ class KeyMap(Mapping[str, KeySpec]):
         for key, spec in self._entries.items():
             keys += [key, *_masks(key, spec)]
         return tuple(keys)
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _check_steps(name: str, steps: tuple[float, ...] | None, is_step: Any, wanted: str) -> None:
-    if steps is None:
-        return
-    if not steps:
-        raise KeyMapError(f"{name} is empty; give at least one step, or leave it out")
-    for step in steps:
-        if not is_step(step) or abs(step) > MAX_REACH:
-            raise KeyMapError(
-                f"{name} must be {wanted} up to {MAX_REACH}, got {step!r} among {list(steps)}"
-            )
-
-
-def _check_extent(name: str, extent: tuple[int, ...] | None, length: int | None) -> None:
-    if extent is None:
-        return
-    if length is not None and len(extent) != length:
-        what = "[height, width]" if length == 2 else "[height, width, 3]"
-        raise KeyMapError(f"{name} must be {what}, got {list(extent)}")
-    for side in extent:
-        if not _is_int(side) or side < 1:
-            raise KeyMapError(f"{name} must be whole numbers of at least 1, got {list(extent)}")
-    if length == 3 and extent[2] != 3:
-        raise KeyMapError(f"{name} of a camera must end with 3 channels, got {list(extent)}")
 
 
 def _masks(key: str, spec: KeySpec) -> list[str]:

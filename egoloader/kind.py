@@ -14,9 +14,11 @@ from egoloader.plan import PlanOutline
 __all__ = ["Entry", "Kind", "Source"]
 
 #: What an entry is cut out of: `numbers` of the dtype that they leave as, others that are `cast`,
-#: rows of `json`, `texts` of annotations or the `task` (or that where there are none of those), a
-#: `camera`, or nothing, where the array is `absent`.
-Source = Literal["numbers", "cast", "json", "texts", "task", "texts_or_task", "camera", "absent"]
+#: those that steps lie `between`, rows of `json`, `texts` of annotations or the `task` (or that
+#: where there are none of those), a `camera`, or nothing, where the array is `absent`.
+Source = Literal[
+    "numbers", "cast", "between", "json", "texts", "task", "texts_or_task", "camera", "absent"
+]
 
 
 class Entry(NamedTuple):

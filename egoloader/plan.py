@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from egoloader.errors import PlanError
-from egoloader.windows import Steps, consecutive_runs, inside_rows
+from egoloader.windows import Moments, Steps, consecutive_runs, inside_rows
 
 __all__ = [
     "EntryPlan",
@@ -155,12 +155,13 @@ class EntryPlan:
 
     Attributes:
         zarr_key: the array that the entry reads.
-        steps: the entry's window in frames.
+        steps: the entry's window in frames, or the moments of one whose frames depend on when
+            each was recorded.
         is_cut: whether the end of an annotation span cuts the window off.
     """
 
     zarr_key: str
-    steps: Steps
+    steps: Steps | Moments
     is_cut: bool
 
 
@@ -178,12 +179,18 @@ class PlanOutline:
             depends on where the frame stands in its chunks.
     """
 
-    windows: tuple[tuple[Steps, bool], ...]
+    windows: tuple[tuple[Steps | Moments, bool], ...]
     reads: tuple[tuple[tuple[int, ...], int], ...]
     cuts: tuple[tuple[int, int], ...]
     entries: Mapping[str, int]
     arrays: Mapping[str, int]
     fixed: FixedPlan | None
+
+    def constant(self, window: int) -> Steps:
+        """Return a window that is the same steps in frames wherever it is."""
+        steps = self.windows[window][0]
+        assert isinstance(steps, Steps)
+        return steps
 
     @property
     def identity(self) -> Hashable:
@@ -197,7 +204,7 @@ class FixedPlan(NamedTuple):
     """The plan of one frame, relative to it.
 
     Attributes:
-        first: the earliest step of any window.
+        first: the earliest frame that any window reaches.
         last: one past the latest.
         groups: per distinct read, its groups.
         places: per distinct cut, (1, n) or (1,) int64, where its rows stand in what is read.
@@ -245,26 +252,27 @@ def outline_plan(entries: Mapping[str, EntryPlan], chunk_rows: Mapping[str, int]
 
 
 def _fix_plan(
-    windows: Sequence[tuple[Steps, bool]],
+    windows: Sequence[tuple[Steps | Moments, bool]],
     reads: Sequence[tuple[tuple[int, ...], int]],
     cuts: Sequence[tuple[int, int]],
 ) -> FixedPlan | None:
     """Plan frame 0 of an episode that has no ends, if all frames are planned alike."""
-    if not windows or any(is_cut for _, is_cut in windows):
+    steps = [one for one, is_cut in windows if isinstance(one, Steps) and not is_cut]
+    if not windows or len(steps) < len(windows):
         return None
-    first = min(steps.runs[0][0] for steps, _ in windows)
-    last = max(steps.runs[-1][1] for steps, _ in windows)
+    first = min(one.reach[0] for one in steps)
+    last = max(one.reach[1] for one in steps)
     # Rows can't be negative in a plan, so all is moved to where they are not.
     groups: list[tuple[Window, ...]] = []
     for numbers, chunk_rows in reads:
-        runs = [(a - first, b - first) for n in numbers for a, b in windows[n][0].runs]
+        runs = [(a - first, b - first) for n in numbers for a, b in steps[n].runs]
         planned = plan_reads(runs, 1)
         if chunk_rows > 1 and len(planned) > 1:
             return None  # whether two groups merge depends on the chunks between them
         groups.append(tuple(planned))
     places = []
     for window, read in cuts:
-        rows = inside_rows(windows[window][0], np.array([-first], dtype=np.int64))
+        rows = inside_rows(steps[window], np.array([-first], dtype=np.int64))
         places.append(ReadPlan(groups[read]).locate(rows))
         places[-1].flags.writeable = False  # every plan of one frame has the same
     moved = tuple(tuple((a + first, b + first) for a, b in group) for group in groups)

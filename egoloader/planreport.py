@@ -57,6 +57,7 @@ def _windows_table(arrays: Sequence[ArrayReads]) -> Table:
         for place, (key, entry) in enumerate(array.entries.items()):
             text = _spans(entry.windows)
             text += f" + {entry.num_padded} padded" if entry.num_padded else ""
+            text += f" ({entry.times})" if entry.times else ""
             if place:
                 table.add_row("", shown(key), text)
                 continue

@@ -28,7 +28,8 @@ from egoloader.kind import Entry, Kind, Source
 from egoloader.making import ImageDtype, MixedSizes, SampleSettings, Steps
 from egoloader.seeding import stream_key
 from egoloader.task import task_text
-from egoloader.windows import cut_ends, entry_rows
+from egoloader.timeline import Timeline, locate
+from egoloader.windows import Moments, cut_ends, entry_rows, step_times
 
 __all__ = [
     "ImageDtype",
@@ -63,6 +64,7 @@ class SampleMaker:
         task: the text of the episode's task, where the keymap asks for it.
         transforms: of its samples, in order.
         cameras: those whose frames' size is known.
+        timeline: when the episode's frames were recorded, where plans depend on it.
         kind: of its samples; one of its own until the sizes of all cameras are known.
 
     Raises:
@@ -80,6 +82,7 @@ class SampleMaker:
         self.task = task_text(episode) if has_task else ""
         self.transforms = settings.transforms_of(episode.embodiment)
         self._binding = bind(episode, keymap, annotation_cutoff=settings.annotation_cutoff)
+        self.timeline = self._binding.timeline
         self._entries = tuple(self._entry(key, spec) for key, spec in keymap.items())
         self.cameras: dict[str, Camera] = {}
         self.kind = self._unlearned()
@@ -108,13 +111,17 @@ class SampleMaker:
 
     def step_times(self, key: str) -> npt.NDArray[np.float64]:
         """Return the steps of an entry's window in seconds relative to the current frame: (n,)."""
-        return np.asarray(self._binding.steps[key].offsets / self.episode.fps)
+        return step_times(self.keymap[key], self.episode.fps)
 
     def plan(self, frames: IntArray) -> BatchPlan:
         """Plan the reads of B frames, (B,) int64, each in [0, total_frames)."""
         totals, numbers = np.array([self.total_frames]), np.zeros(len(frames), np.int64)
         ends = self.cut_ends(frames) if self.settings.annotation_cutoff else None
-        return plan_batch(self._binding.outline, frames, numbers, totals, ends)
+        return plan_batch(self._binding.outline, frames, numbers, totals, ends, self._timelines)
+
+    @property
+    def _timelines(self) -> list[Timeline]:
+        return [] if self.timeline is None else [self.timeline]
 
     def cut_ends(self, frames: IntArray) -> IntArray:
         """Return where annotations cut windows off at B frames: (B,) int64."""
@@ -172,7 +179,12 @@ class SampleMaker:
                 continue
             steps, is_cut = self._binding.steps[entry.key], entry.spec.key_type == "action_keys"
             is_cut = is_cut and self.settings.annotation_cutoff and steps.is_horizon
-            rows = entry_rows(steps, frames, self.cut_ends(frames) if is_cut else ends)
+            its_ends = self.cut_ends(frames) if is_cut else ends
+            if isinstance(steps, Moments):
+                numbers = np.zeros_like(frames)
+                rows = locate(steps, frames, its_ends, numbers, self._timelines).rows
+            else:
+                rows = entry_rows(steps, frames, its_ends)
             found |= is_row[rows.reshape(self.total_frames, -1)].any(axis=1)
         return found
 
@@ -215,7 +227,7 @@ class SampleMaker:
             self._binding.outline.entries.get(key, -1),
             spec.is_camera and not is_loose,
             dtype,
-            (len(window.offsets),) if window is not None and window.has_time_axis else (),
+            (window.num_steps,) if window is not None and window.has_time_axis else (),
             f"{key}_is_pad" if spec.emits_mask else None,
             other_span_key(key) if spec.span_mask else None,
         )
@@ -236,6 +248,8 @@ class SampleMaker:
         if stored is None:
             return None, "json"
         dtype = output_dtype(spec, stored)
+        if self._binding.steps[key].is_interpolated:
+            return dtype, "between"
         return dtype, "numbers" if dtype == stored else "cast"
 
     def fields(self) -> tuple[Field, ...]:

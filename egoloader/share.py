@@ -48,7 +48,8 @@ class Share(NamedTuple):
         try:
             totals = np.array([maker.total_frames for maker in self.makers])
             ends = self._cut_ends()
-            plan = plan_batch(kind.outline, self.frames, self.numbers, totals, ends)
+            times = [one.timeline for one in self.makers if one.timeline is not None]
+            plan = plan_batch(kind.outline, self.frames, self.numbers, totals, ends, times)
             stored = self._read(plan, kind.arrays)
             if not kind.fields:
                 frames = self._read(plan, [(read, (key,)) for key, read in kind.cameras])

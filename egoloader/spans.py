@@ -66,9 +66,10 @@ def cut_span_masks(fetched: Fetched) -> dict[str, Column]:
     for entry in entries:
         mask = np.zeros((len(share.frames), *entry.steps), dtype=np.bool_)
         if entry.number >= 0:
-            rows = fetched.plan.rows(entry.key)
-            lead = (-1, *[1] * len(entry.steps))
-            mask |= (rows < starts.reshape(lead)) | (rows >= ends.reshape(lead))
+            rows = fetched.plan.rows(entry.key).reshape(len(mask), -1)
+            is_other = (rows < starts[:, None]) | (rows >= ends[:, None])
+            # Of a step between two rows, either may lie there.
+            mask |= is_other.reshape(len(mask), -1, *entry.steps).any(axis=1)
         made[entry.span_mask or ""] = mask
     return made
 

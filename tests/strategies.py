@@ -55,6 +55,31 @@ def key_specs(draw: st.DrawFn) -> KeySpec:
     return KeySpec(zarr_key="a", key_type=key_type, mask=True, **fields)
 
 
+#: Frame rates of recordings, and rates of grids; latencies in whole milliseconds.
+recorded_rates = st.sampled_from([10.0, 15.0, 29.97, 30.0, 50.0, 60.0])
+grid_rates = st.sampled_from([1.0, 5.0, 10.0, 15.0, 20.0, 29.97, 30.0, 50.0, 100.0])
+latencies = st.integers(-300, 300).map(lambda ms: ms / 1000)
+
+
+@st.composite
+def timed_specs(draw: st.DrawFn, rates: st.SearchStrategy[float] = grid_rates) -> KeySpec:
+    """Entries of poses that are read by time, with every kind of window and interpolation."""
+    late = latencies.filter(bool)
+    window = draw(st.sampled_from(["horizon_s", "history_s", "counted"]))
+    fields: dict[str, Any] = {"latency_s": draw(late)}
+    if window == "counted":
+        counted = draw(key_specs())
+        for name in ("horizon", "history", "stride_s", "lag_s", "offsets", "offsets_s"):
+            fields[name] = getattr(counted, name)
+    else:
+        rate = draw(rates)
+        fields[window] = draw(st.integers(1, 30)) / rate
+        fields |= {"rate_hz": rate, "latency_s": draw(st.none() | st.just(0) | late)}
+    fields["interpolation"] = draw(st.sampled_from(["nearest", "linear", "slerp"]))
+    key_type = draw(st.sampled_from(["action_keys", "proprio_keys"]))
+    return KeySpec(zarr_key="a", key_type=key_type, mask=True, **fields)
+
+
 @st.composite
 def row_windows(
     draw: st.DrawFn, rows: int, *, min_size: int = 0, max_size: int = 8

@@ -234,3 +234,65 @@ def test_the_text_may_be_the_task(text: Any, is_optional: bool) -> None:
             human_keymap(annotation_text=text)
     with pytest.raises(KeyMapError, match="unknown text 'tsk'; did you mean 'task'"):
         human_keymap(annotation_key="words", annotation_text="tsk")  # type: ignore[arg-type]
+
+
+GRID: dict[str, Any] = {"rate_hz": 10, "horizon_s": 1.6, "proprio_history_s": 0.4}
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_windows_in_seconds_take_the_place_of_those_in_frames(name: str) -> None:
+    plain, timed = BUILDERS[name](masks=True), BUILDERS[name](masks=True, **GRID)
+    assert list(plain) == list(timed)
+    for key, spec in plain.items():
+        fields: dict[str, Any] = {"zarr_key": spec.zarr_key, "key_type": spec.key_type}
+        if spec.horizon is not None:
+            wanted = KeySpec(rate_hz=10, horizon_s=1.6, mask=True, **fields)
+        elif spec.history is not None:
+            wanted = KeySpec(rate_hz=10, history_s=0.4, mask=True, **fields)
+        else:
+            wanted = spec
+        assert timed[key] == wanted
+
+
+def test_one_of_two_windows_may_be_in_seconds() -> None:
+    keymap = state_action_keymap("s", "a", rate_hz=10, horizon_s=1.6, history_stride_s=0.1)
+    assert keymap["a"] == KeySpec(zarr_key="a", key_type="action_keys", rate_hz=10, horizon_s=1.6)
+    assert keymap["s"] == proprio("s", 1, stride_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("keymap", "turning"),
+    [
+        (human_keymap("keypoints", interpolation="slerp", **GRID), "_wrist_pose"),
+        (human_keymap("cartesian", interpolation="slerp", **GRID), "_ee_pose"),
+        (eva_keymap("cartesian", interpolation="slerp", **GRID), "_ee_pose"),
+        (eva_keymap("joints", interpolation="slerp", **GRID), "none of them"),
+    ],
+)
+def test_poses_turn_and_all_else_is_linear(keymap: KeyMap, turning: str) -> None:
+    timed = {key: spec.interpolation for key, spec in keymap.items() if spec.rate_hz}
+    assert timed == {key: "slerp" if key.endswith(turning) else "linear" for key in timed}
+    assert len(timed) in (4, 8)
+
+
+def test_interpolation_is_that_of_all_of_an_episodes_own_arrays() -> None:
+    for between in ("nearest", "linear", "slerp"):
+        keymap = state_action_keymap("s", "a_pose", interpolation=between, **GRID)
+        assert {spec.interpolation for spec in keymap.values()} == {between}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rate_hz": 10}, "rate_hz needs horizon_s or proprio_history_s"),
+        ({"horizon_s": 1.6}, "horizon_s needs rate_hz"),
+        ({"proprio_history_s": 1.6}, "history_s needs rate_hz"),
+        ({"interpolation": "linear"}, "interpolation needs rate_hz"),
+        ({**GRID, "history_stride_s": 0.1}, "stride_s needs history"),
+        ({**GRID, "interpolation": "liner"}, "did you mean 'linear'"),
+    ],
+)
+@pytest.mark.parametrize("name", BUILDERS)
+def test_options_of_a_grid_go_together(name: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(KeyMapError, match=words):
+        BUILDERS[name](**options)

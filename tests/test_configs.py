@@ -95,6 +95,22 @@ def test_a_keymap_per_embodiment(tmp_path: Path) -> None:
     assert all(isinstance(one, KeyMap) for one in built.values())
 
 
+@pytest.mark.parametrize("choice", ["human", "eva", "lerobot", "samples"])
+def test_a_keymap_on_one_time_grid(choice: str) -> None:
+    grid = ["keymap.rate_hz=10", "keymap.horizon_s=1.6", "keymap.interpolation=linear"]
+    keymap = make(compose([f"keymap={choice}", *grid]).keymap)
+    actions = [spec for spec in keymap.values() if spec.key_type == "action_keys"]
+    assert actions
+    assert {(spec.grid_steps, spec.interpolation) for spec in actions} == {(16, "linear")}
+
+
+def test_an_entry_on_one_time_grid() -> None:
+    action = "keymap.entries.action"
+    grid = [f"{action}.horizon=null", f"+{action}.rate_hz=10", f"+{action}.horizon_s=1.6"]
+    keymap = make(compose(["keymap=entries", *grid]).keymap)
+    assert keymap["action"].grid_steps == 16
+
+
 def test_overriding_a_keymap() -> None:
     plain = make(compose(["keymap=human"]).keymap)
     lagged = make(compose(["keymap=human", "keymap.image_history_gap_s=0.1"]).keymap)

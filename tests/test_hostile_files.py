@@ -12,11 +12,11 @@ import pytest
 
 from egoloader import ZarrEpisode
 from egoloader.catalog import find_episodes
+from egoloader.entryfields import is_array_name
 from egoloader.errors import (
     MissingKeyError,
     SettingsError,
 )
-from egoloader.keymap import is_array_name
 from egoloader.overview import overview
 from egoloader.validate import validate_paths
 from tests.episodes import edit_attrs

@@ -13,7 +13,7 @@ from egoloader.explanation import ArrayReads, Cost, EntryRows, EpisodeReads, exp
 from egoloader.planreport import plan_report
 from egoloader.sample import SampleMaker, SampleSettings
 from tests.entries import entry, keymap
-from tests.episodes import write_human
+from tests.episodes import foreign_group, foreign_numbers, ramp, write_human
 
 
 def array_reads(zarr_key: str, reason: str, cost: Cost) -> ArrayReads:
@@ -89,3 +89,33 @@ def test_annotations_alone_read_nothing(tmp_path: Path) -> None:
     assert lines[0] == "episode e.zarr, frame 5 of 10, 30 Hz: 1 entries, 0 reads"
     assert rows == [["all", "", "0", "0", "0", "0", "0 B", "0 B", "0 / 0", "0 / 0"]]
     assert lines[-1].endswith("left out here: annotations")
+
+
+def test_windows_by_time_say_how_their_steps_are_found(tmp_path: Path) -> None:
+    group = foreign_group(tmp_path / "e.zarr", 90)
+    foreign_numbers(group, "a", ramp(90, 7))
+    entries = keymap(
+        action=entry("a", "action_keys", rate_hz=10, horizon_s=1.6),
+        turn=entry("a", "action_keys", rate_hz=20, horizon_s=0.1, interpolation="slerp"),
+        late=entry("a", latency_s=0.02),
+        early=entry("a", latency_s=-0.05, history=2, interpolation="linear"),
+        frames=entry("a", history=2),
+    )
+
+    def told() -> list[str]:
+        maker = SampleMaker(ZarrEpisode(tmp_path / "e.zarr"), entries, SampleSettings())
+        _, windows, *_ = plan_report([explain(maker, np.array([50]))])
+        assert isinstance(windows, Table)
+        return [str(cell) for cell in windows.columns[2].cells]
+
+    # Steps at 0 and 50 ms are frames 50 and 51.5; 50 ms before frames 49 and 50, 47.5 and 48.5.
+    assert told() == [
+        ", ".join(f"{row}:{row + 1}" for row in range(50, 90, 3))
+        + " + 2 padded (16 steps at 10 Hz, nearest frame)",
+        "50:53 (2 steps at 20 Hz, slerp)",
+        "51:52 (nearest frame, 0.02 s late)",
+        "47:50 (linear, 0.05 s early)",
+        "49:51",
+    ]
+    foreign_numbers(group, "timestamp", np.arange(90) / 20)
+    assert told()[1] == "50:52 (2 steps at 20 Hz, slerp, uneven timestamps)"

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from egoloader.batch import Sample
+from egoloader.row import KEPT, SCALAR, XYZ, Row
 from egoloader.transforms.reference import ReferenceTransform
 from egoloader.transforms.rotations import compose, encode, invert, is_none
-from egoloader.transforms.row import KEPT, SCALAR, XYZ, Row
 from egoloader.transforms.transform import BoolArray, FloatArray, Shape
 
 __all__ = ["AbsoluteActions", "AccumulatedActions", "DeltaActions", "RelativeActions"]

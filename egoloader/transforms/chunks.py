@@ -12,8 +12,8 @@ import torch
 
 from egoloader.batch import Sample
 from egoloader.errors import check_whole
-from egoloader.transforms.rotations import QUATERNIONS, encode, slerp, with_sign_of
-from egoloader.transforms.row import Parts, check_parts, row_of
+from egoloader.row import QUATERNIONS, Parts, check_parts, row_of
+from egoloader.transforms.rotations import encode, slerp, with_sign_of
 from egoloader.transforms.transform import (
     FloatArray,
     KeysTransform,

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from egoloader.batch import Sample
+from egoloader.row import POSE, Parts, Pose, Row, check_parts, row_of
 from egoloader.transforms.reference import ReferenceTransform
 from egoloader.transforms.rotations import compose, decode, encode, invert, is_none, rotate
-from egoloader.transforms.row import POSE, Parts, Pose, Row, check_parts, row_of
 from egoloader.transforms.transform import (
     BoolArray,
     FloatArray,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from egoloader.batch import Sample
-from egoloader.transforms.rotations import QUATERNIONS, encode, reordered
-from egoloader.transforms.row import POSE, Part, Parts, check_parts, row_of
+from egoloader.row import POSE, QUATERNIONS, Part, Parts, check_parts, row_of
+from egoloader.transforms.rotations import encode, reordered
 from egoloader.transforms.transform import (
     BoolArray,
     FloatArray,
@@ -26,7 +26,7 @@ class PoseRotation(NumbersTransform):
     """Writes the rotations of rows in another form: (…, D) becomes (…, D').
 
     The forms are those of `egoloader.transforms.rotations`; the parts of a row are listed as in
-    `egoloader.transforms.row`. Between the two orders of a quaternion, only the order changes;
+    `egoloader.row`. Between the two orders of a quaternion, only the order changes;
     else a quaternion that comes out has norm 1 and the canonical sign, w > 0, so that the inverse
     gives q for -q.
 

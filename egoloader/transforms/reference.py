@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from egoloader.batch import Sample
-from egoloader.transforms.row import Row
+from egoloader.row import Row
 from egoloader.transforms.transform import BoolArray, FloatArray, RowsTransform, Shape
 
 __all__ = ["ReferenceTransform"]

@@ -28,9 +28,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial.transform import Rotation
 
+from egoloader.quaternions import slerp as slerp_units
+from egoloader.row import FORMS
+
 __all__ = [
-    "FORMS",
-    "QUATERNIONS",
     "compose",
     "decode",
     "encode",
@@ -44,16 +45,6 @@ __all__ = [
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
-
-#: The forms, and how many numbers each is.
-FORMS = {
-    "quaternion_wxyz": 4,
-    "quaternion_xyzw": 4,
-    "rotation_6d": 6,
-    "yaw_pitch_roll": 3,
-    "matrix": 9,
-}
-QUATERNIONS = ("quaternion_wxyz", "quaternion_xyzw")
 
 _IDENTITY = np.array([0.0, 0.0, 0.0, 1.0])
 #: Columns are parallel, or a matrix flat, where what is left of 1 is rounding of float32.
@@ -114,11 +105,8 @@ def slerp(left: FloatArray, right: FloatArray, weights: FloatArray) -> FloatArra
         right: (…, 4).
         weights: of the right one, 0 to 1, (…,); broadcasts.
     """
-    start = _rotations(left)
-    turn = (start.inv() * _rotations(right)).as_rotvec()
-    share = np.broadcast_to(weights, left.shape[:-1]).reshape(-1, 1)
-    found = (start * Rotation.from_rotvec(turn * share)).as_quat().reshape(left.shape)
-    return _restored(found, left, right)
+    left, right = np.broadcast_arrays(left, right)
+    return _restored(slerp_units(left, right, weights), left, right)
 
 
 def with_sign_of(quaternions: FloatArray, others: FloatArray) -> FloatArray:

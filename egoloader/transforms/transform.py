@@ -14,8 +14,8 @@ import torch
 from egoloader.batch import Sample
 from egoloader.errors import SettingsError, TransformError, near_miss
 from egoloader.keymap import other_span_key
+from egoloader.row import POSE, Part, Parts, Row, check_parts, row_of
 from egoloader.transforms.rotations import decode, is_none
-from egoloader.transforms.row import POSE, Part, Parts, Row, check_parts, row_of
 
 __all__ = [
     "KeysTransform",
@@ -301,7 +301,7 @@ class RowsTransform(NumbersTransform):
 
     Args:
         keys: of the sample; rows, (…, D), of the size that `row` adds up to.
-        row: the parts of a row, see `egoloader.transforms.row`.
+        row: the parts of a row, see `egoloader.row`.
     """
 
     row: Parts = POSE

@@ -18,10 +18,32 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from egoloader.errors import SettingsError, near_miss
-from egoloader.transforms.rotations import FORMS
 
-__all__ = ["KEPT", "POSE", "SCALAR", "XYZ", "Part", "Parts", "Pose", "Row", "check_parts", "row_of"]
+__all__ = [
+    "FORMS",
+    "KEPT",
+    "POSE",
+    "QUATERNIONS",
+    "SCALAR",
+    "XYZ",
+    "Part",
+    "Parts",
+    "Pose",
+    "Row",
+    "check_parts",
+    "rotating_row",
+    "row_of",
+]
 
+#: The forms of a rotation, and how many numbers each is; see `egoloader.transforms.rotations`.
+FORMS = {
+    "quaternion_wxyz": 4,
+    "quaternion_xyzw": 4,
+    "rotation_6d": 6,
+    "yaw_pitch_roll": 3,
+    "matrix": 9,
+}
+QUATERNIONS = ("quaternion_wxyz", "quaternion_xyzw")
 XYZ, SCALAR, KEPT = "xyz", "scalar", "kept"
 #: A row as it is listed.
 Parts = tuple[str | int, ...]
@@ -102,6 +124,18 @@ def row_of(parts: Parts) -> Row:
         made.append(Part(kind, slice(start, start + size)))
         start += size
     return Row(tuple(made), tuple(_poses(made)), start)
+
+
+def rotating_row(parts: Parts | None, size: int) -> Row | None:
+    """Return the row of so many numbers that parts, which were checked, make up.
+
+    Without parts, 7 numbers are a pose and 4 a wxyz quaternion, as episodes have them. None where
+    the numbers are not that many.
+    """
+    if parts is None:
+        parts = {7: POSE, 4: ("quaternion_wxyz",)}.get(size)
+    row = None if parts is None else row_of(parts)
+    return row if row is not None and row.size == size else None
 
 
 def _poses(parts: Sequence[Part]) -> list[Pose]:
