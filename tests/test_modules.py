@@ -20,6 +20,7 @@ ORDER = [
     "frameindex",
     "row",
     "entryfields",
+    "keyspec",
     "keymap",
     "builders",
     "windows",
