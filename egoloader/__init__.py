@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from egoloader.episode import ZarrEpisode
     from egoloader.keymap import KeyMap, KeySpec
     from egoloader.loader import EpisodeLoader
+    from egoloader.normalizer import Normalizer
     from egoloader.pool import EpisodePool
     from egoloader.sampler import EpisodePoolSampler
+    from egoloader.stats import NormStats
     from egoloader.tokens import TextCollate
     from egoloader.workers import watch_workers
     from egoloader.writer import EpisodeWriter
@@ -34,6 +36,8 @@ __all__ = [
     "KeyMap",
     "KeySpec",
     "MultiDataset",
+    "NormStats",
+    "Normalizer",
     "TextCollate",
     "ZarrDataset",
     "ZarrEpisode",
@@ -54,6 +58,8 @@ _HOMES = {
     "KeyMap": "keymap",
     "KeySpec": "keymap",
     "MultiDataset": "dataset",
+    "NormStats": "stats",
+    "Normalizer": "normalizer",
     "TextCollate": "tokens",
     "ZarrDataset": "dataset",
     "ZarrEpisode": "episode",

@@ -129,6 +129,11 @@ class ZarrDataset(FrameDataset):
         return self._maker.keymap
 
     @property
+    def settings(self) -> SampleSettings:
+        """How samples are made."""
+        return self._maker.settings
+
+    @property
     def seed(self) -> int:
         """What `sample_seed` goes by."""
         return self._maker.settings.seed

@@ -3,7 +3,8 @@
     EgoloaderError
     ├── SettingsError (ValueError)            a wrong option of a dataset, loader or module
     │   ├── ConfigError                       a wrong recipe or command line
-    │   └── ResumeError                       a position of other data or settings, or a broken one
+    │   ├── ResumeError                       a position of other data or settings, or a broken one
+    │   └── MissingStatisticsError (KeyError) an embodiment or key that there are none of
     ├── KeyMapError (ValueError)              a keymap that can't be right, whatever the episode
     ├── EpisodeError                          something about one episode; carries .episode
     │   ├── EpisodeNotFoundError (FileNotFoundError)
@@ -36,6 +37,7 @@
     ├── QuarantineWarning                     a quarantine's entries name what is not there
     ├── SharedMemoryWarning                   too little of it for the batches of workers
     ├── MissingChunkWarning                   missing chunks served as fill values, as asked
+    ├── StatisticsWarning                     numbers that never change, or a cache that is not used
     └── NonFiniteWarning                      NaN or inf handed to the writer
 
 Messages say what happened, where (episode, key, frame), what was met, and what to do about it.
@@ -70,6 +72,7 @@ __all__ = [
     "MissingChunkWarning",
     "MissingExtraError",
     "MissingKeyError",
+    "MissingStatisticsError",
     "NonFiniteWarning",
     "PlanError",
     "QuarantineWarning",
@@ -79,6 +82,7 @@ __all__ = [
     "SampleError",
     "SettingsError",
     "SharedMemoryWarning",
+    "StatisticsWarning",
     "TooManyBadFramesError",
     "TrainingError",
     "TransformError",
@@ -109,6 +113,10 @@ class ConfigError(SettingsError):
 
 class ResumeError(SettingsError):
     """A saved position can't be gone on from: it is of other data or settings, or broken."""
+
+
+class MissingStatisticsError(SettingsError, KeyError):
+    """There are no statistics of an embodiment, or of a key."""
 
 
 class KeyMapError(EgoloaderError, ValueError):
@@ -277,6 +285,10 @@ class MissingChunkWarning(EgoloaderWarning):
 
 class SharedMemoryWarning(EgoloaderWarning):
     """The batches of a `DataLoader`'s workers need more shared memory than is free."""
+
+
+class StatisticsWarning(EgoloaderWarning):
+    """Numbers never change, so that their spread is a floor; or statistics are not cached."""
 
 
 class NonFiniteWarning(EgoloaderWarning):

@@ -1,0 +1,268 @@
+"""Numbers in units of their own spread, and back: the one place where this is done."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from egoloader.errors import (
+    MissingStatisticsError,
+    SettingsError,
+    StatisticsWarning,
+    TransformError,
+    near_miss,
+)
+from egoloader.stats import KeyStats, NormStats, Skip, check_skip, check_skipped_keys, skipped
+from egoloader.transforms.transform import dim_mask_key
+
+__all__ = [
+    "Mode",
+    "NormalizedBatch",
+    "Normalizer",
+    "NormalizerSettings",
+    "UnnormalizedBatch",
+]
+
+Mode = Literal["zscore", "minmax", "quantile"]
+FloatArray = npt.NDArray[np.float64]
+Made = TypeVar("Made", bound=dict[str, Any])
+
+#: The least spread that numbers are divided by, in their own units.
+_FLOOR = 1e-6
+#: The least one relative to where they lie: float32 tells no smaller differences.
+_RESOLUTION = 2.0**-23
+_FORMAT, _VERSION = "egoloader.Normalizer", 1
+
+
+class NormalizedBatch(dict[str, Any]):
+    """A batch that `Normalizer.normalize` made, and refuses."""
+
+
+class UnnormalizedBatch(dict[str, Any]):
+    """What `Normalizer.unnormalize` made, and refuses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormalizerSettings:
+    """How numbers are normalised.
+
+    Args:
+        mode: `zscore`: mean 0, spread 1; `minmax`: the range becomes -1…1; `quantile`: the 1st to
+            the 99th percentile does, and what lies beyond goes beyond.
+        modes: of single keys, where another is wanted.
+        skip: numbers that stay as they are, such as rotations and flags: {key: [3, 4, 5, 6]}, or
+            "all" of a key; or a list of keys.
+
+    Raises:
+        SettingsError: an option that can't be meant.
+    """
+
+    mode: Mode = "zscore"
+    modes: Mapping[str, Mode] = field(default_factory=dict)
+    skip: Skip = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.modes, Mapping):
+            raise SettingsError(f"modes map keys to modes, got {self.modes!r}")
+        for name, mode in [("mode", self.mode), *self.modes.items()]:
+            if mode not in get_args(Mode):
+                hint = near_miss(str(mode), get_args(Mode))
+                where = "mode" if name == "mode" else f"modes: that of {name!r}"
+                raise SettingsError(f"{where} is {mode!r}; {hint}")
+        check_skip(self.skip)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return them as plain Python values."""
+        skip = check_skip(self.skip)
+        return {
+            "mode": self.mode,
+            "modes": dict(self.modes),
+            "skip": {key: "all" if dims is None else list(dims) for key, dims in skip.items()},
+        }
+
+
+class _Scale(NamedTuple):
+    """A key's numbers become (x - shift) / spread, each array of the key's shape, in float64."""
+
+    shift: FloatArray
+    spread: FloatArray
+
+
+class Normalizer(torch.nn.Module):
+    """Normalises batches before a policy sees them, and brings its predictions back.
+
+        settings = NormalizerSettings(mode="quantile", skip={"pose": [3, 4, 5, 6]})
+        normalizer = Normalizer(stats, settings)
+        batch = normalizer.normalize("sawyer", batch)
+        actions = normalizer.unnormalize("sawyer", {"actions": policy(batch)})["actions"]
+
+    Every key that the embodiment has statistics of is changed, and all else passed on as it is.
+    Dimensions of no spread, or nearly none, are divided by 1e-6 (or by what float32 tells apart
+    where they lie), with a `StatisticsWarning` that names them. Numbers that were never counted
+    (padded dimensions, absent arrays) stay as they are; so do those that `<key>_dim_is_pad` marks.
+
+    Moves with the module that it is part of; nothing waits for a device then. Its tensors are in no
+    `state_dict`: `to_plain` goes into a checkpoint's hyper-parameters, and `from_plain` makes the
+    same normalizer of it, with nothing else at hand.
+
+    Args:
+        stats: of the training data.
+        settings: how numbers are normalised.
+
+    Raises:
+        SettingsError: settings name keys or dimensions that there are no statistics of.
+    """
+
+    def __init__(self, stats: NormStats, settings: NormalizerSettings | None = None) -> None:
+        super().__init__()
+        self.stats = stats.without_outliers()
+        self.settings = NormalizerSettings() if settings is None else settings
+        known = {key for keys in stats.values() for key in keys}
+        skip = check_skip(self.settings.skip)
+        check_skipped_keys("modes", self.settings.modes, known)
+        check_skipped_keys("skip", skip, known)
+        self._names: dict[str, dict[str, str]] = {}
+        for embodiment, keys in stats.items():
+            self._names[embodiment] = {}
+            for key, one in keys.items():
+                mode = self.settings.modes.get(key, self.settings.mode)
+                is_left = skipped(skip, key, one.shape) | (one.counts == 0)
+                scale = _scale(one, mode, is_left, f"{embodiment!r}, key {key!r}")
+                self._register(embodiment, key, scale)
+
+    def normalize(self, embodiment: str, batch: Mapping[str, Any]) -> NormalizedBatch:
+        """Return a batch with its numbers normalised, in new tensors on the devices of the old.
+
+        Args:
+            embodiment: which the batch is of.
+            batch: tensors with any leading axes, (…, D), (…, n, D), by key; and other values.
+
+        Returns:
+            float32 where a tensor was of it, or of fewer bits, or of whole numbers; float64 else.
+
+        Raises:
+            MissingStatisticsError: there are none of the embodiment.
+            TransformError: the batch was normalised before, or a value doesn't fit its statistics.
+        """
+        if isinstance(batch, NormalizedBatch):
+            raise TransformError("the batch is normalised already; normalize it once")
+        return self._changed(embodiment, batch, _normalized, NormalizedBatch())
+
+    def unnormalize(self, embodiment: str, values: Mapping[str, Any]) -> UnnormalizedBatch:
+        """Return predictions, or a normalised batch, in real units: the inverse of `normalize`.
+
+        Raises:
+            MissingStatisticsError, TransformError: see `normalize`.
+        """
+        if isinstance(values, UnnormalizedBatch):
+            raise TransformError("these values are in real units already; unnormalize them once")
+        return self._changed(embodiment, values, _unnormalized, UnnormalizedBatch())
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as plain Python values, which checkpoints and JSON take."""
+        return {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "settings": self.settings.to_plain(),
+            "stats": self.stats.to_plain(),
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> Normalizer:
+        """Return what `to_plain` made plain.
+
+        Raises:
+            SettingsError: it is no normalizer, or a broken one, or of a later version.
+        """
+        if not isinstance(plain, Mapping) or plain.get("format") != _FORMAT:
+            raise SettingsError("this is no normalizer; Normalizer.to_plain makes it")
+        if plain.get("version") != _VERSION:
+            raise SettingsError(
+                f"the normalizer is of version {plain.get('version')!r}, and {_VERSION} is known"
+            )
+        settings = plain.get("settings")
+        names = {"mode", "modes", "skip"}
+        if not isinstance(settings, Mapping) or set(settings) != names:
+            raise SettingsError(f"the normalizer's settings are {sorted(names)}, got {settings!r}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StatisticsWarning)  # given when it was made
+            return cls(NormStats.from_plain(plain.get("stats")), NormalizerSettings(**settings))
+
+    def _register(self, embodiment: str, key: str, scale: _Scale) -> None:
+        """Keep a key's scale as tensors; what float32 loses of the shift, in one of its own."""
+        name = f"_scale_{sum(map(len, self._names.values()))}"
+        self._names[embodiment][key] = name
+        shift = scale.shift.astype(np.float32)
+        rest = (scale.shift - shift).astype(np.float32)
+        parts = np.stack([shift, rest, scale.spread.astype(np.float32)])
+        self.register_buffer(name, torch.from_numpy(parts), persistent=False)
+
+    def _changed(self, embodiment: str, values: Mapping[str, Any], change: Any, made: Made) -> Made:
+        if embodiment not in self._names:
+            hint = near_miss(str(embodiment), self._names)
+            raise MissingStatisticsError(f"there are no statistics of {embodiment!r}; {hint}")
+        names = self._names[embodiment]
+        for key, value in values.items():
+            if key not in names or not isinstance(value, torch.Tensor):
+                made[key] = value
+                continue
+            parts = self.get_buffer(names[key])
+            size = parts.ndim - 1
+            if value.ndim < size or tuple(value.shape[value.ndim - size :]) != parts.shape[1:]:
+                raise TransformError(
+                    f"key {key!r} of {embodiment!r} has the shape {list(value.shape)}, and its "
+                    f"statistics {list(parts.shape[1:])}, which must be its last axes"
+                )
+            number = value if value.dtype == torch.float64 else value.float()
+            changed = change(number, *parts.to(value.device).unbind())
+            is_pad = values.get(dim_mask_key(key))
+            made[key] = changed if is_pad is None else torch.where(is_pad, number, changed)
+        return made
+
+
+def _normalized(
+    value: torch.Tensor, shift: torch.Tensor, rest: torch.Tensor, spread: torch.Tensor
+) -> torch.Tensor:
+    return (value - shift - rest) / spread
+
+
+def _unnormalized(
+    value: torch.Tensor, shift: torch.Tensor, rest: torch.Tensor, spread: torch.Tensor
+) -> torch.Tensor:
+    return value * spread + rest + shift
+
+
+def _scale(stats: KeyStats, mode: Mode, is_left: npt.NDArray[np.bool_], where: str) -> _Scale:
+    """Return the scale of a key's numbers, those that stay as they are among them."""
+    if mode == "zscore":
+        shift, width = stats.mean, stats.std
+    else:
+        names = ("q1", "q99")
+        low, high = (
+            (stats.min, stats.max) if mode == "minmax" else (stats.quantile(name) for name in names)
+        )
+        shift, width = low + (high - low) / 2, high - low
+    floor = np.maximum(_FLOOR, np.abs(shift) * _RESOLUTION)
+    _warn(where, ~is_left & (width < floor))
+    spread = np.maximum(width, floor) / (1 if mode == "zscore" else 2)
+    return _Scale(np.where(is_left, 0.0, shift), np.where(is_left, 1.0, spread))
+
+
+def _warn(where: str, is_flat: npt.NDArray[np.bool_]) -> None:
+    if is_flat.any():
+        places = np.argwhere(is_flat)
+        named = [place[0] if len(place) == 1 else place for place in places[:12].tolist()]
+        more = ", …" if len(places) > 12 else ""
+        listed = ", ".join(map(str, named)) if places.shape[1] else "its only one"
+        warnings.warn(
+            f"{where}: dimensions {listed}{more} are constant, or nearly; they are divided by a "
+            "floor, so that small changes become large. skip leaves them as they are",
+            StatisticsWarning,
+            stacklevel=4,
+        )

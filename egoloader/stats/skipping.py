@@ -1,0 +1,77 @@
+"""Numbers that are left out: rotations, flags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from egoloader.errors import SettingsError, check_whole, near_miss
+
+__all__ = ["Skip", "check_skip", "check_skipped_keys", "skipped"]
+
+#: Per key the places in a row that are left out, along its last axis, or `all`; or keys alone, all
+#: of which are.
+Skip = Mapping[str, Sequence[int] | str] | Sequence[str]
+
+
+def check_skip(skip: Any) -> dict[str, tuple[int, ...] | None]:
+    """Return what is left out, by key; None for all of a key.
+
+    Raises:
+        SettingsError: it can't be meant.
+    """
+    if isinstance(skip, str) or not isinstance(skip, Mapping | Sequence):
+        raise SettingsError(f"skip maps keys to dimensions, or lists keys; got {skip!r}")
+    given = skip if isinstance(skip, Mapping) else dict.fromkeys(skip, "all")
+    found: dict[str, tuple[int, ...] | None] = {}
+    places: Any
+    for key, places in given.items():
+        if not isinstance(key, str):
+            raise SettingsError(f"skip: keys are texts, got {key!r}")
+        if places is None or places == "all":
+            found[key] = None
+            continue
+        if isinstance(places, str) or not isinstance(places, Sequence):
+            raise SettingsError(f"skip: {key!r} is 'all' or a list of dimensions, got {places!r}")
+        for place in places:
+            check_whole(f"skip: a dimension of {key!r}", place, 0)
+        found[key] = tuple(places)
+    return found
+
+
+def check_skipped_keys(option: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse keys that there are no numbers of.
+
+    Raises:
+        SettingsError: there is one; says the near miss.
+    """
+    keys = set(known)
+    for name in names:
+        if name not in keys:
+            raise SettingsError(
+                f"{option}: there are no statistics of {name!r}; {near_miss(name, keys)}"
+            )
+
+
+def skipped(
+    skip: Mapping[str, tuple[int, ...] | None], key: str, shape: tuple[int, ...]
+) -> npt.NDArray[np.bool_]:
+    """Return which numbers of a key are left out: of its shape.
+
+    Raises:
+        SettingsError: a dimension that its rows don't have.
+    """
+    if key not in skip:
+        return np.zeros(shape, dtype=np.bool_)
+    places = skip[key]
+    if places is None:
+        return np.ones(shape, dtype=np.bool_)
+    size = shape[-1] if shape else 0
+    if places and max(places) >= size:
+        raise SettingsError(f"skip: rows of {key!r} have {size} dimensions, and no {max(places)}")
+    is_skipped = np.zeros(shape, dtype=np.bool_)
+    is_skipped[..., list(places)] = True
+    return is_skipped

@@ -1,0 +1,104 @@
+"""Which keys' rows depend on rows of their own step alone, and the transforms that make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+from egoloader.transforms import Chain, Concatenate, Drop, Rename, Split, Transform
+from egoloader.transforms.reference import ReferenceTransform
+from egoloader.transforms.transform import KeysTransform, companions
+
+__all__ = ["Remainder", "row_transforms", "without_keys"]
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """What is left of transforms where some keys are not there.
+
+    Attributes:
+        transforms: on the other keys, in order.
+        gone: the keys that are not there behind them.
+    """
+
+    transforms: tuple[Callable[..., Any], ...]
+    gone: frozenset[str]
+
+
+def without_keys(transforms: Sequence[Callable[..., Any]], gone: Iterable[str]) -> Remainder:
+    """Return transforms for samples that lack keys; what is made of such a key is not there, too.
+
+    A callable that is none of the project's transforms stays as it is.
+    """
+    left, absent = list[Callable[..., Any]](), set(gone)
+    for one in _flat(transforms):
+        reduced, absent = _reduced(one, absent) if isinstance(one, Transform) else (one, absent)
+        left.extend([] if reduced is None else [reduced])
+    return Remainder(tuple(left), frozenset(absent))
+
+
+def row_transforms(
+    transforms: Sequence[Callable[..., Any]], gone: Iterable[str]
+) -> Remainder | None:
+    """Return the transforms of those keys whose rows depend on rows of the same step alone.
+
+    Args:
+        transforms: of samples.
+        gone: keys that rows are not taken of.
+
+    Returns:
+        What is gone are these, and the keys that any step between the rows mixes. None where it
+        can't be known which they are: a callable that says nothing of itself is among them.
+    """
+    left, mixed = list[Callable[..., Any]](), set(gone)
+    for one in _flat(transforms):
+        if not isinstance(one, Transform):
+            return None
+        if one.is_per_row:
+            reduced, mixed = _reduced(one, mixed)
+            left.extend([] if reduced is None else [reduced])
+        elif isinstance(one, KeysTransform):
+            mixed |= {name for key in one.keys for name in (key, *companions(key))}
+        else:
+            return None
+    return Remainder(tuple(left), frozenset(mixed))
+
+
+def _flat(transforms: Iterable[Callable[..., Any]]) -> Iterable[Callable[..., Any]]:
+    for one in transforms:
+        if isinstance(one, Chain):
+            yield from _flat(one.transforms)
+        else:
+            yield one
+
+
+def _reduced(one: Transform, gone: Set[str]) -> tuple[Transform | None, set[str]]:
+    """Return a transform of the keys that are there, and the keys that are not behind it."""
+    absent = set(gone)
+    if isinstance(one, Concatenate):
+        if not absent & set(one.keys):
+            return one, absent
+        parts = tuple(key for key in one.keys if key not in absent)
+        return _drop(parts), (absent - set(one.keys)) | {one.whole}
+    if isinstance(one, Split):
+        if one.whole not in absent:
+            return one, absent
+        return None, (absent - {one.whole}) | set(one.keys)
+    if isinstance(one, Rename):
+        moved = dict(zip(one.keys, one.to, strict=True))
+        kept = {old: new for old, new in moved.items() if old not in absent}
+        renamed = {moved.get(key, key) for key in absent}
+        return Rename(keys=tuple(kept), to=tuple(kept.values())) if kept else None, renamed
+    if isinstance(one, Drop):
+        return _drop(tuple(k for k in one.keys if k not in absent)), absent - set(one.keys)
+    if isinstance(one, ReferenceTransform) and one.reference in absent:
+        absent |= set(one.keys)
+    if isinstance(one, KeysTransform):
+        keys = tuple(key for key in one.keys if key not in absent)
+        return replace(one, keys=keys) if keys else None, absent
+    return one, absent
+
+
+def _drop(keys: tuple[str, ...]) -> Drop | None:
+    return Drop(keys=keys) if keys else None
