@@ -21,6 +21,7 @@ from rich.table import Table
 
 from egoloader.errors import ConfigError, EgoloaderError
 from egoloader.overview import ArrayOverview, EpisodeOverview, overview, size_text
+from egoloader.statscommand import stats
 from egoloader.terminal import shown
 
 if TYPE_CHECKING:
@@ -227,62 +228,7 @@ def plan(
         console.print(f"drawn to {shown(str(save))}", soft_wrap=True)
 
 
-@app.command(context_settings={"allow_extra_args": True})
-def stats(
-    context: typer.Context,
-    folder: Annotated[Path, typer.Argument(help="a folder of episodes")],
-    output: Annotated[Path | None, typer.Option(help="a JSON file for the statistics")] = None,
-    split: Annotated[str, typer.Option(help="train, valid or all, by the config's seed")] = "all",
-    key: Annotated[list[str] | None, typer.Option(help="only this key; may be repeated")] = None,
-    per_step: Annotated[
-        list[str] | None, typer.Option(help="a key whose steps are each on their own")
-    ] = None,
-    outliers: Annotated[
-        str | None, typer.Option(help="look for frames outside, as in q0.01,q99.99")
-    ] = None,
-    skip: Annotated[
-        list[str] | None, typer.Option(help="what makes no outliers: KEY, or KEY:3,4,5,6")
-    ] = None,
-    cache: Annotated[Path | None, typer.Option(help="a folder that keeps what is done")] = None,
-    workers: Annotated[int | None, typer.Option(help="processes; one a core")] = None,
-) -> None:
-    """Compute what a policy's numbers are normalised by: egoloader stats FOLDER keymap=human.
-
-    Mean, spread, range and quantiles of each key, as training would see it: keymap, transforms,
-    filters, quarantine and frame filter are those of the config. With --cache, a run that was
-    ended goes on where it stopped.
-    """
-    from egoloader.statsreport import stats_report
-    from egoloader.statsrun import compute_stats, parse_outliers, parse_skip
-    from egoloader.train.config import compose, make
-
-    config = compose(context.args)
-    columns = (TextColumn("computing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    progress_console = Console(stderr=True)
-    is_shown = progress_console.is_terminal
-    with Progress(
-        *columns, console=progress_console, transient=True, disable=not is_shown
-    ) as progress:
-        bar = progress.add_task("stats", total=None)
-        found = compute_stats(
-            folder,
-            make(config.keymap),
-            {name: make(config.data[name]) for name in DATA_OPTIONS},
-            split=split,
-            keys=key or None,
-            per_step=per_step or (),
-            outliers=parse_outliers(outliers),
-            skip=parse_skip(skip or ()),
-            workers=workers or os.cpu_count() or 1,
-            cache=cache,
-            on_progress=lambda done, total: progress.update(bar, completed=done, total=total),
-        )
-    console = _console()
-    for part in stats_report(found):
-        console.print(part, soft_wrap=isinstance(part, str))
-    if output is not None:
-        found.save(output)
-        console.print(f"written to {shown(str(output))}", soft_wrap=True)
+app.command(context_settings={"allow_extra_args": True})(stats)
 
 
 def _selection_settings(data: Any) -> SelectionSettings:

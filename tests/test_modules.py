@@ -117,6 +117,7 @@ ORDER = [
     "convert",
     "validate",
     "train",
+    "statscommand",
     "cli",
     "__main__",
 ]

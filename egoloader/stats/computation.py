@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -183,9 +184,11 @@ class _Names:
         self._shapes: dict[str, list[Numbers]] = {}
 
     def add(self, job: EpisodeJob) -> None:
-        """Look at an embodiment."""
-        if job.view is not None:
-            for one in numbers_of(job.episode, job.view, job.counted):
+        """Look at an embodiment: at what is wanted, and at what else might be meant."""
+        if job.view is None:
+            return
+        for view in (job.view, dataclasses.replace(job.view, wanted=None)):
+            for one in numbers_of(job.episode, view, job.counted):
                 self._shapes.setdefault(one.key, []).append(one)
 
     def check(self, settings: ComputationSettings) -> None:

@@ -52,7 +52,7 @@ class SummaryCache:
         """Return the summaries of an episode; None where they are not there."""
         path = self._path(job)
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
         except FileNotFoundError:
             return None

@@ -59,6 +59,8 @@ def row_transforms(
             reduced, mixed = _reduced(one, mixed)
             left.extend([] if reduced is None else [reduced])
         elif isinstance(one, KeysTransform):
+            dropped = _drop(tuple(key for key in one.keys if key not in mixed))
+            left.extend([] if dropped is None else [dropped])
             mixed |= {name for key in one.keys for name in (key, *companions(key))}
         else:
             return None
@@ -93,7 +95,7 @@ def _reduced(one: Transform, gone: Set[str]) -> tuple[Transform | None, set[str]
     if isinstance(one, Drop):
         return _drop(tuple(k for k in one.keys if k not in absent)), absent - set(one.keys)
     if isinstance(one, ReferenceTransform) and one.reference in absent:
-        absent |= set(one.keys)
+        return _drop(tuple(k for k in one.keys if k not in absent)), absent | set(one.keys)
     if isinstance(one, KeysTransform):
         keys = tuple(key for key in one.keys if key not in absent)
         return replace(one, keys=keys) if keys else None, absent

@@ -1,0 +1,107 @@
+"""The command `egoloader stats`; like the others, it imports when it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from egoloader.errors import ConfigError
+from egoloader.terminal import shown
+
+__all__ = ["stats"]
+
+#: What a training config says of the data that decides which numbers there are.
+_DATA_OPTIONS = (
+    "valid_ratio",
+    "percent",
+    "seed",
+    "annotation_cutoff",
+    "missing_chunks",
+    "quarantine",
+)
+_WIDTH = 200
+
+
+def stats(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="a folder of episodes")],
+    output: Annotated[Path | None, typer.Option(help="a JSON file for the statistics")] = None,
+    split: Annotated[str, typer.Option(help="train, valid or all, by the config's seed")] = "all",
+    key: Annotated[list[str] | None, typer.Option(help="only this key; may be repeated")] = None,
+    per_step: Annotated[
+        list[str] | None, typer.Option(help="a key whose steps are each on their own")
+    ] = None,
+    outliers: Annotated[
+        str | None, typer.Option(help="find frames outside, as in q0.01,q99.99")
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(help="what makes no outliers: KEY, or KEY:3,4,5,6")
+    ] = None,
+    cache: Annotated[Path | None, typer.Option(help="a folder that keeps what is done")] = None,
+    workers: Annotated[int | None, typer.Option(help="processes; one a core")] = None,
+) -> None:
+    """Compute what a policy's numbers are normalised by: egoloader stats FOLDER keymap=human.
+
+    Mean, spread, range and quantiles of each key, as training sees it: keymap, transforms, filters,
+    quarantine and frame filter are the config's. With --cache, a run that was ended goes on.
+    """
+    from egoloader.dataset import MultiDataset
+    from egoloader.stats import NormStats
+    from egoloader.statsreport import stats_report
+    from egoloader.train.config import compose, make
+
+    config = compose(context.args)
+    keymap = make(config.keymap)
+    options: dict[str, Any] = {name: config.data[name] for name in _DATA_OPTIONS}
+    options |= {name: make(config.data[name]) for name in ("filters", "transforms")}
+    options["split"] = split
+    data = MultiDataset.from_folder(folder, keymap, **options)
+    columns = (TextColumn("computing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    # Elsewhere than on a terminal a bar that goes again leaves an empty line.
+    is_shown = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not is_shown) as progress:
+        bar = progress.add_task("stats", total=None)
+        found = NormStats.compute(
+            data,
+            keys=key or None,
+            per_step=per_step or (),
+            frame_filter=config.data.frame_filter,
+            outliers=None if outliers is None else [one.strip() for one in outliers.split(",")],
+            skip=_parse_skip(skip or ()),
+            workers=min(workers or os.cpu_count() or 1, len(data.episodes)),
+            cache=cache,
+            on_progress=lambda done, total: progress.update(bar, completed=done, total=total),
+        )
+    console = Console()
+    console = console if console.is_terminal else Console(width=_WIDTH)
+    for part in stats_report(found):
+        console.print(part, soft_wrap=isinstance(part, str))
+    if output is not None:
+        found.save(output)
+        console.print(f"written to {shown(str(output))}", soft_wrap=True)
+
+
+def _parse_skip(texts: Sequence[str]) -> dict[str, list[int] | str]:
+    """Return what options say is left out: KEY, or KEY:3,4,5,6.
+
+    Raises:
+        ConfigError: one is neither.
+    """
+    found: dict[str, list[int] | str] = {}
+    for text in texts:
+        key, colon, places = text.rpartition(":")
+        if not colon:
+            found[text] = "all"
+            continue
+        numbers = [one.strip() for one in places.split(",")]
+        if not key or not all(one.isdecimal() for one in numbers):
+            raise ConfigError(f"--skip is KEY, or KEY:3,4,5,6 for dimensions, got {text!r}")
+        found[key] = [int(one) for one in numbers]
+    return found

@@ -1,0 +1,612 @@
+"""What statistics are of, held to numpy on the concatenated rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from egoloader import EpisodeWriter, KeyMap, MultiDataset, NormStats, ZarrDataset, ZarrEpisode
+from egoloader.errors import (
+    EpisodeFormatError,
+    MissingStatisticsError,
+    SampleError,
+    SettingsError,
+    StatisticsWarning,
+)
+from egoloader.stats import computation, job, view
+from egoloader.transforms import (
+    Chain,
+    Concatenate,
+    DeltaActions,
+    Drop,
+    PadDimensions,
+    PoseRotation,
+    Rename,
+    SelectDimensions,
+    Stride,
+)
+from tests.episodes import foreign_group, foreign_numbers, pictures, ramp
+from tests.statistics import (
+    ACTION,
+    KEYMAP,
+    STATE,
+    check_against_numpy,
+    joined,
+    noise,
+    write_folder,
+)
+
+LENGTHS = (250, 1, 77)
+Written = dict[str, dict[str, npt.NDArray[Any]]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("stats")
+
+
+@pytest.fixture(scope="module")
+def written(folder: Path) -> Written:
+    return write_folder(folder, LENGTHS)
+
+
+@pytest.fixture
+def data(folder: Path, written: Written) -> MultiDataset:
+    return MultiDataset.from_folder(folder, KEYMAP)
+
+
+def reordered(data: MultiDataset) -> MultiDataset:
+    return MultiDataset(data.folder, data.episodes[::-1], data.keymaps, data.settings)
+
+
+def test_they_equal_numpy_on_the_rows_whatever_the_windows(
+    data: MultiDataset, written: Written
+) -> None:
+    stats = NormStats.compute(data)
+    assert list(stats) == ["sawyer"]
+    assert list(stats["sawyer"]) == ["state", "action"]
+    check_against_numpy(stats["sawyer"]["state"], joined(written, "pose"))
+    check_against_numpy(stats["sawyer"]["action"], joined(written, "command"))
+
+
+def test_they_are_the_same_for_any_workers_and_order(data: MultiDataset, tmp_path: Path) -> None:
+    one = NormStats.compute(data, per_step=["action"])
+    for workers in (2, 8):
+        assert NormStats.compute(data, per_step=["action"], workers=workers) == one
+    assert NormStats.compute(reordered(data), per_step=["action"]) == one
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_large_offset_costs_nothing(tmp_path: Path, dtype: str) -> None:
+    rows = [(1e6 + noise(total, 2, total).astype(np.float64)).astype(dtype) for total in (40, 900)]
+    for number, one in enumerate(rows):
+        EpisodeWriter.write(
+            tmp_path / f"{number}.zarr", numeric={"pose": one}, fps=30, embodiment="sawyer"
+        )
+    keymap = KeyMap.from_config({"state": STATE})
+    stats = NormStats.compute(MultiDataset.from_folder(tmp_path, keymap))
+    check_against_numpy(stats["sawyer"]["state"], np.concatenate(rows))
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"chunks": (100, 3)},
+        {"chunks": (100, 3), "shards": (300, 3)},
+        {"chunks": (7, 3), "compressors": zarr.codecs.GzipCodec()},
+        {"chunks": (300, 3), "compressors": None},
+    ],
+    ids=["plain", "sharded", "gzip", "one raw chunk"],
+)
+def test_padded_rows_never_count(tmp_path: Path, layout: dict[str, Any]) -> None:
+    rows = np.zeros((300, 3), np.float32)
+    rows[:250] = ramp(250, 3)
+    group = foreign_group(tmp_path / "ep.zarr", 250)
+    foreign_numbers(group, "pose", rows, **layout)
+    dataset = ZarrDataset(tmp_path / "ep.zarr", KeyMap.from_config({"state": STATE}))
+    check_against_numpy(NormStats.compute(dataset)["human"]["state"], rows[:250])
+
+
+rows_of_episodes = st.lists(
+    st.lists(st.tuples(*[st.floats(-1e6, 1e6, width=32)] * 2), min_size=1, max_size=8),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(episodes=rows_of_episodes)
+def test_any_numbers_equal_numpy(
+    tmp_path_factory: pytest.TempPathFactory, episodes: list[list[tuple[float, float]]]
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    arrays = [np.array(rows, dtype=np.float32) for rows in episodes]
+    for number, rows in enumerate(arrays):
+        EpisodeWriter.write(
+            folder / f"{number}.zarr", numeric={"pose": rows}, fps=30, embodiment="sawyer"
+        )
+    keymap = KeyMap.from_config({"state": STATE})
+    found = NormStats.compute(MultiDataset.from_folder(folder, keymap))["sawyer"]["state"]
+    rows = np.concatenate(arrays).astype(np.float64)
+    span = np.abs(rows).max()
+    np.testing.assert_allclose(found.mean, rows.mean(axis=0), rtol=1e-6, atol=1e-12 * span)
+    np.testing.assert_allclose(found.std, rows.std(axis=0), rtol=1e-6, atol=1e-12 * span)
+    np.testing.assert_allclose(found.quantile("q1"), np.quantile(rows, 0.01, axis=0), atol=1e-9)
+
+
+def test_rows_are_those_behind_transforms_of_rows(tmp_path: Path, written: Written) -> None:
+    chain = [
+        SelectDimensions(keys=["state"], dimensions=[2, 0]),
+        Chain([Rename(keys=["action"], to=["command"])]),
+        Concatenate(keys=["state", "more"], sizes=[2, 4], whole="both"),
+        Drop(keys=["front"]),
+        PadDimensions(keys=["command"], given=2, size=5),
+    ]
+    keymap = KeyMap.from_config(
+        {
+            "state": STATE,
+            "more": STATE,
+            "action": ACTION,
+            "front": {"zarr_key": "front", "key_type": "camera_keys"},
+        }
+    )
+    for number, total in enumerate(LENGTHS):
+        path = tmp_path / f"{number}.zarr"
+        EpisodeWriter.write(
+            path,
+            numeric=written[f"ep_{number}.zarr"],
+            fps=30,
+            embodiment="sawyer",
+            images={"front": pictures(total)},
+        )
+    data = MultiDataset.from_folder(tmp_path, keymap, transforms=chain)
+    stats = NormStats.compute(data)["sawyer"]
+    assert list(stats) == ["both", "command"]
+    pose, command = joined(written, "pose"), joined(written, "command")
+    check_against_numpy(stats["both"], np.concatenate([pose[:, [2, 0]], pose], axis=1))
+    assert stats["command"].counts.tolist() == [len(command), len(command), 0, 0, 0]
+    np.testing.assert_allclose(stats["command"].mean[:2], command.mean(axis=0))
+    assert stats["command"].mean[2:].tolist() == [0, 0, 0]
+    sample = data[0]
+    assert {"both", "command"} <= set(sample)
+
+
+def deltas(rows: npt.NDArray[Any], horizon: int) -> npt.NDArray[np.float64]:
+    """Return a[t + j] - a[t] of all real steps, episode ends left out: (N, D)."""
+    rows = rows.astype(np.float64)
+    total = len(rows)
+    return np.concatenate([rows[t : t + horizon] - rows[t] for t in range(total)])
+
+
+class Since:
+    """A step from sample to sample that is none of the project's: what comes after the first."""
+
+    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        action = sample["action"].double()
+        return {**sample, "action": action - action[:1]}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_mixes_rows_is_looked_at_in_samples_without_padding(
+    folder: Path, written: Written, workers: int
+) -> None:
+    data = MultiDataset.from_folder(folder, KEYMAP, transforms=[Since()])
+    stats = NormStats.compute(data, workers=workers)["sawyer"]
+    wanted = [deltas(arrays["command"], 5) for arrays in written.values()]
+    check_against_numpy(stats["action"], np.concatenate(wanted))
+
+
+def test_a_key_of_rows_stays_one_beside_a_key_that_is_mixed(folder: Path, written: Written) -> None:
+    keymap = KeyMap.from_config(
+        {
+            "state": STATE,
+            "action": ACTION,
+            "now": {"zarr_key": "command", "key_type": "proprio_keys"},
+        }
+    )
+    mixing = [
+        DeltaActions(keys=["action"], reference="now", row=["2 x scalar"]),
+        Rename(keys=["action"], to=["delta"]),
+        Stride(keys=["delta"], every=2),
+    ]
+    data = MultiDataset.from_folder(folder, keymap, transforms=mixing)
+    stats = NormStats.compute(data)["sawyer"]
+    assert sorted(stats) == ["delta", "now", "state"]
+    check_against_numpy(stats["state"], joined(written, "pose"))
+    check_against_numpy(stats["now"], joined(written, "command"))
+    rows = []
+    for index in range(len(data)):
+        sample = data[index]
+        real = min(5, written[sample["episode"]]["command"].shape[0] - int(sample["frame_index"]))
+        rows.append(sample["delta"].numpy()[: (real + 1) // 2])
+    check_against_numpy(stats["delta"], np.concatenate(rows))
+
+
+def test_each_step_of_a_chunk_on_its_own(data: MultiDataset, written: Written) -> None:
+    stats = NormStats.compute(data, per_step=["action"])["sawyer"]["action"]
+    assert stats.is_per_step
+    assert stats.shape == (5, 2)
+    for step in range(5):
+        rows = np.concatenate([one["command"][step:] for one in written.values()])
+        assert stats.counts[step].tolist() == [len(rows)] * 2
+        np.testing.assert_allclose(stats.mean[step], rows.mean(axis=0, dtype=np.float64))
+        wanted = np.quantile(rows.astype(np.float64), 0.99, axis=0)
+        np.testing.assert_allclose(stats.quantile("q99")[step], wanted)
+
+
+def test_absent_arrays_never_count(tmp_path: Path) -> None:
+    both = {"pose": ramp(20, 4), "extra": noise(20, 2, 0)}
+    EpisodeWriter.write(tmp_path / "a.zarr", numeric=both, fps=30, embodiment="sawyer")
+    EpisodeWriter.write(
+        tmp_path / "b.zarr", numeric={"pose": ramp(9, 4)}, fps=30, embodiment="sawyer"
+    )
+    extra = {"zarr_key": "extra", "key_type": "proprio_keys", "optional": True, "shape": [2]}
+    never = {"zarr_key": "never", "key_type": "proprio_keys", "optional": True, "shape": [3]}
+    keymap = KeyMap.from_config({"state": STATE, "extra": extra, "never": never})
+    stats = NormStats.compute(MultiDataset.from_folder(tmp_path, keymap))["sawyer"]
+    assert stats["state"].count == 29
+    check_against_numpy(stats["extra"], both["extra"])
+    assert stats["never"].count == 0
+    assert stats["never"].max.tolist() == [0, 0, 0]
+
+
+def even(episode: ZarrEpisode) -> npt.NDArray[np.bool_]:
+    return np.arange(episode.total_frames) % 2 == 0
+
+
+def test_only_served_frames_count(folder: Path, written: Written, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    span = {"episode": "ep_0.zarr", "start": 10, "end": 20, "key": None, "reason": "bumped"}
+    bad.write_text(json.dumps([span]))
+    data = MultiDataset.from_folder(folder, KEYMAP, quarantine=bad)
+
+    kept = {name: np.arange(len(one["pose"])) for name, one in written.items()}
+    kept["ep_0.zarr"] = np.setdiff1d(kept["ep_0.zarr"], np.arange(10, 20))
+    rows = np.concatenate([written[name]["pose"][at] for name, at in kept.items()])
+    check_against_numpy(NormStats.compute(data)["sawyer"]["state"], rows)
+    evens = {name: at[at % 2 == 0] for name, at in kept.items()}
+    rows = np.concatenate([written[name]["pose"][at] for name, at in evens.items()])
+    found = NormStats.compute(data, frame_filter=even)["sawyer"]["state"]
+    check_against_numpy(found, rows)
+
+
+def test_embodiments_have_keys_of_their_own(tmp_path: Path) -> None:
+    sawyer = write_folder(tmp_path, [12, 5], "sawyer", "s")
+    human = write_folder(tmp_path, [7], "human", "h")
+    EpisodeWriter.write(
+        tmp_path / "mute.zarr",
+        numeric={"x": ramp(3, 1)},
+        fps=30,
+        embodiment="mute",
+        images={"front": pictures(3)},
+    )
+    keymaps = {
+        "sawyer": KeyMap.from_config({"state": STATE}),
+        "human": KeyMap.from_config({"action": ACTION}),
+        "mute": KeyMap.from_config({"cam": {"zarr_key": "front", "key_type": "camera_keys"}}),
+    }
+    stats = NormStats.compute(MultiDataset.from_folder(tmp_path, keymaps))
+    assert {name: list(keys) for name, keys in stats.items()} == {
+        "human": ["action"],
+        "mute": [],
+        "sawyer": ["state"],
+    }
+    check_against_numpy(stats["sawyer"]["state"], joined(sawyer, "pose"))
+    check_against_numpy(stats["human"]["action"], joined(human, "command"))
+
+
+def test_whole_numbers_count_where_they_are_asked_for(tmp_path: Path) -> None:
+    steps = np.arange(30, dtype=np.int64)[:, None]
+    EpisodeWriter.write(
+        tmp_path / "a.zarr",
+        numeric={"pose": ramp(30, 4), "step": steps},
+        fps=30,
+        embodiment="sawyer",
+    )
+    step = {"zarr_key": "step", "key_type": "metadata_keys"}
+    data = MultiDataset.from_folder(tmp_path, KeyMap.from_config({"state": STATE, "step": step}))
+    assert list(NormStats.compute(data)["sawyer"]) == ["state"]
+    stats = NormStats.compute(data, keys=["step"])["sawyer"]
+    assert list(stats) == ["step"]
+    check_against_numpy(stats["step"], steps)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("per_step", [(), ("state",)], ids=["rows", "samples"])
+def test_what_is_no_number_is_refused_by_name(
+    tmp_path: Path, value: float, per_step: tuple[str, ...]
+) -> None:
+    rows = ramp(40, 4)
+    rows[23, 2] = value
+    group = foreign_group(tmp_path / "ep.zarr", 40)
+    foreign_numbers(group, "pose", rows)
+    data = MultiDataset.from_folder(tmp_path, KeyMap.from_config({"state": STATE}))
+    with pytest.raises(EpisodeFormatError, match=r"'ep.zarr', key 'state', frame 23"):
+        NormStats.compute(data, per_step=per_step)
+
+
+def test_a_transform_that_fails_names_the_frame(tmp_path: Path) -> None:
+    poses = np.zeros((30, 7), np.float32)
+    poses[:, 3] = 1
+    poses[17, 3] = 0
+    EpisodeWriter.write(tmp_path / "ep.zarr", numeric={"pose": poses}, fps=30, embodiment="sawyer")
+    turned = PoseRotation(keys=["state"], target=["xyz", "rotation_6d"])
+    data = MultiDataset.from_folder(
+        tmp_path, KeyMap.from_config({"state": STATE}), transforms=[turned]
+    )
+    with pytest.raises(SampleError, match=r"'ep.zarr', frame 17: .*PoseRotation"):
+        NormStats.compute(data)
+
+
+def test_rows_of_other_shapes_are_refused(tmp_path: Path) -> None:
+    for number, dims in enumerate((4, 3)):
+        EpisodeWriter.write(
+            tmp_path / f"{number}.zarr",
+            numeric={"pose": ramp(5, dims)},
+            fps=30,
+            embodiment="sawyer",
+        )
+    data = MultiDataset.from_folder(tmp_path, KeyMap.from_config({"state": STATE}))
+    with pytest.raises(EpisodeFormatError, match=r"'1.zarr', key 'state'.*\[3\], and \[4\]"):
+        NormStats.compute(data)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keys": ["stat"]}, "did you mean 'state'"),
+        ({"keys": "state"}, "keys must list"),
+        ({"per_step": ["acton"]}, "did you mean 'action'"),
+        ({"per_step": None}, "per_step must list"),
+        ({"skip": {"stte": "all"}}, "did you mean 'state'"),
+        ({"skip": {"state": [4]}}, "have 4 dimensions, and no 4"),
+        ({"skip": {"state": "some"}}, "'all' or a list"),
+        ({"skip": {"state": [-1]}}, "whole number from 0 on"),
+        ({"outliers": ["q0.1", "q99.99"]}, "no quantile 'q0.1'"),
+        ({"outliers": ["q99", "q1"]}, "q99 must lie below q1"),
+        ({"outliers": "q1"}, "two quantiles"),
+        ({"workers": 0}, "workers must be"),
+    ],
+)
+def test_wrong_options_are_refused(
+    data: MultiDataset, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        NormStats.compute(data, **options)
+
+
+def test_a_key_without_steps_has_none_of_its_own(folder: Path, written: Written) -> None:
+    keymap = KeyMap.from_config({"now": {"zarr_key": "pose", "key_type": "proprio_keys"}})
+    data = ZarrDataset(folder / "ep_0.zarr", keymap)
+    with pytest.raises(SettingsError, match="'now' has no steps"):
+        NormStats.compute(data, per_step=["now"])
+
+
+def test_cameras_alone_have_no_statistics(tmp_path: Path) -> None:
+    EpisodeWriter.write(
+        tmp_path / "a.zarr", numeric={}, fps=30, embodiment="sawyer", images={"front": pictures(3)}
+    )
+    keymap = KeyMap.from_config({"cam": {"zarr_key": "front", "key_type": "camera_keys"}})
+    with pytest.raises(SettingsError, match="no numbers"):
+        NormStats.compute(ZarrDataset(tmp_path / "a.zarr", keymap))
+
+
+def test_no_dataset_has_none_either(folder: Path) -> None:
+    with pytest.raises(SettingsError, match="MultiDataset or a ZarrDataset, got list"):
+        NormStats.compute([folder])  # type: ignore[arg-type]
+
+
+def test_functions_of_functions_go_to_no_worker(folder: Path, written: Written) -> None:
+    data = ZarrDataset(folder / "ep_0.zarr", KEYMAP, transforms=[lambda sample: sample])
+    assert NormStats.compute(data)["sawyer"]["state"].count > 250
+    with pytest.raises(SettingsError, match="can't be handed to worker processes"):
+        NormStats.compute(data, workers=2)
+
+
+def test_progress_is_told(data: MultiDataset) -> None:
+    told: list[tuple[int, int]] = []
+    NormStats.compute(data, outliers=("q1", "q99"), on_progress=lambda *one: told.append(one))
+    assert told == [(done, 6) for done in range(1, 7)]
+
+
+class Counted:
+    """A function that counts its calls."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.episodes = function, list[str]()
+
+    def __call__(self, one: job.EpisodeJob) -> Any:
+        self.episodes.append(one.episode.name)
+        return self.function(one)
+
+
+@pytest.fixture
+def summarise(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    counted = Counted(job.summarise)
+    monkeypatch.setattr(computation, "summarise", counted)
+    return counted
+
+
+def test_what_is_cached_is_not_computed_again(tmp_path: Path, summarise: Counted) -> None:
+    folder, cache = tmp_path / "data", tmp_path / "cache"
+    write_folder(folder, [30, 20])
+    data = MultiDataset.from_folder(folder, KEYMAP)
+    first = NormStats.compute(data, cache=cache)
+    assert summarise.episodes == ["ep_0.zarr", "ep_1.zarr"]
+    assert NormStats.compute(data, cache=cache) == first == NormStats.compute(data)
+    assert len(summarise.episodes) == 4
+    changed = ramp(20, 4) + 1
+    zarr.open_group(folder / "ep_1.zarr")["pose"][...] = changed  # type: ignore[index]
+    data = MultiDataset.from_folder(folder, KEYMAP)
+    again = NormStats.compute(data, cache=cache)
+    assert summarise.episodes[4:] == ["ep_1.zarr"]
+    assert again["sawyer"]["state"].max[0] == 29000
+    rows = np.concatenate([ramp(30, 4), changed])
+    check_against_numpy(again["sawyer"]["state"], rows)
+
+
+def test_other_settings_are_not_taken_from_the_cache(tmp_path: Path, summarise: Counted) -> None:
+    folder, cache = tmp_path / "data", tmp_path / "cache"
+    write_folder(folder, [30])
+    select = [SelectDimensions(keys=["state"], dimensions=[1])]
+    for transforms in ([], select):
+        data = MultiDataset.from_folder(folder, KEYMAP, transforms=transforms)
+        for options in (
+            {},
+            {"per_step": ["action"]},
+            {"keys": ["state"]},
+            {"frame_filter": even},
+        ):
+            cached = NormStats.compute(data, cache=cache, **options)
+            assert cached == NormStats.compute(data, **options)
+    assert len(summarise.episodes) == 16
+
+
+def test_a_run_that_ended_goes_on(
+    tmp_path: Path, summarise: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, cache = tmp_path / "data", tmp_path / "cache"
+    write_folder(folder, [30, 20, 10])
+    data = MultiDataset.from_folder(folder, KEYMAP)
+
+    def stop(done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        NormStats.compute(data, cache=cache, on_progress=stop)
+    assert NormStats.compute(data, cache=cache)["sawyer"]["state"].count == 60
+    assert summarise.episodes == ["ep_0.zarr", "ep_1.zarr", "ep_2.zarr"]
+
+
+def test_a_torn_cache_is_computed_again(tmp_path: Path, summarise: Counted) -> None:
+    folder, cache = tmp_path / "data", tmp_path / "cache"
+    write_folder(folder, [30])
+    data = MultiDataset.from_folder(folder, KEYMAP)
+    first = NormStats.compute(data, cache=cache)
+    (kept,) = cache.iterdir()
+    kept.write_bytes(kept.read_bytes()[:100])
+    assert NormStats.compute(data, cache=cache) == first
+    assert len(summarise.episodes) == 2
+
+
+def test_unknown_callables_are_not_cached(tmp_path: Path) -> None:
+    write_folder(tmp_path / "data", [30])
+    data = MultiDataset.from_folder(tmp_path / "data", KEYMAP, transforms=[Since()])
+    with pytest.warns(StatisticsWarning, match="not cached"):
+        NormStats.compute(data, cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_many_rows_are_sketched_with_the_error_that_is_stated(
+    data: MultiDataset, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view, "EXACT_ROWS", 100)
+    stats = NormStats.compute(data, per_step=["action"])["sawyer"]
+    rows = np.sort(joined(written, "pose"), axis=0)
+    state = stats["state"]
+    assert not state.is_exact
+    assert not stats["action"].is_exact
+    np.testing.assert_allclose(state.mean, rows.mean(axis=0), rtol=1e-6)
+    for name, error in state.rank_errors.items():
+        share = {"q0.01": 0.0001, "q1": 0.01, "q50": 0.5, "q99": 0.99, "q99.99": 0.9999}[name]
+        for dim in range(4):
+            value = state.quantile(name)[dim]
+            low = np.searchsorted(rows[:, dim], value, "left") / len(rows)
+            high = np.searchsorted(rows[:, dim], value, "right") / len(rows)
+            assert low - error <= share <= high + error
+    assert (
+        NormStats.compute(reordered(data), per_step=["action"])["sawyer"]["state"]
+        .quantile("q50")
+        .tolist()
+        == state.quantile("q50").tolist()
+    )
+
+
+def test_they_survive_files_and_checkpoints(data: MultiDataset, tmp_path: Path) -> None:
+    stats = NormStats.compute(data, per_step=["action"], outliers=("q1", "q99"))
+    stats.save(tmp_path / "stats.json")
+    assert NormStats.load(tmp_path / "stats.json") == stats
+    torch.save(stats.to_plain(), tmp_path / "a.ckpt")
+    again = NormStats.from_plain(torch.load(tmp_path / "a.ckpt", weights_only=True))
+    assert again == stats
+    assert again["sawyer"]["action"].is_per_step
+    assert again.outliers == stats.outliers
+    assert stats.without_outliers().outliers is None
+    assert stats != stats.without_outliers()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p: p.update(format="other"), "no statistics"),
+        (lambda p: p.update(version=2), "of version 2, and 1 is known"),
+        (lambda p: p.update(embodiments=[]), "embodiments must map"),
+        (lambda p: p["embodiments"]["sawyer"]["state"].pop("mean"), "'state'.*lacks 'mean'"),
+        (lambda p: p["embodiments"]["sawyer"]["state"].update(mea=1), "no field 'mea'"),
+        (lambda p: p["embodiments"]["sawyer"]["state"].update(std=[1.0]), "std has the shape"),
+        (lambda p: p["embodiments"]["sawyer"]["state"].update(std=[-1.0] * 4), "std is below 0"),
+        (lambda p: p["embodiments"]["sawyer"]["state"].update(mean=["a"]), "must be numbers"),
+        (lambda p: p["embodiments"]["sawyer"]["state"].update(mean=[[1.0], 2]), "equal lengths"),
+        (lambda p: p["embodiments"]["sawyer"]["state"].update(min=[np.nan] * 4), "finite"),
+        (lambda p: p["embodiments"]["sawyer"]["state"].update(counts=[0.5] * 4), "whole numbers"),
+        (lambda p: p["embodiments"]["sawyer"]["state"].update(is_exact=1), "true or false"),
+        (lambda p: p["embodiments"]["sawyer"]["state"]["quantiles"].pop("q1"), "lacks 'q1'"),
+        (lambda p: p.update(outliers={"quantiles": ["q1", "q99"]}), "no filter of outliers"),
+    ],
+)
+def test_broken_files_are_refused(
+    data: MultiDataset, tmp_path: Path, change: Callable[[dict[str, Any]], Any], message: str
+) -> None:
+    plain = NormStats.compute(data).to_plain()
+    change(plain)
+    path = tmp_path / "stats.json"
+    path.write_text(json.dumps(plain))
+    with pytest.raises(SettingsError, match=message) as caught:
+        NormStats.load(path)
+    assert "stats.json" in str(caught.value)
+
+
+def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "stats.json").write_text("{")
+    with pytest.raises(SettingsError, match="no JSON file"):
+        NormStats.load(tmp_path / "stats.json")
+    with pytest.raises(FileNotFoundError):
+        NormStats.load(tmp_path / "none.json")
+
+
+def test_a_near_miss_is_told(data: MultiDataset) -> None:
+    stats = NormStats.compute(data)
+    with pytest.raises(MissingStatisticsError, match="did you mean 'sawyer'"):
+        stats["sawyr"]
+    with pytest.raises(KeyError, match="did you mean 'state'"):
+        stats["sawyer"]["stat"]
+    assert stats.get("human") is None
+    assert "human" not in stats
+    with pytest.raises(SettingsError, match="did you mean 'q99'"):
+        stats["sawyer"]["state"].quantile("99")
+
+
+def test_constant_numbers_have_no_spread(tmp_path: Path) -> None:
+    rows = np.full((700, 3), 0.1, np.float32)
+    EpisodeWriter.write(tmp_path / "a.zarr", numeric={"pose": rows}, fps=30, embodiment="sawyer")
+    EpisodeWriter.write(
+        tmp_path / "b.zarr", numeric={"pose": rows[:9]}, fps=30, embodiment="sawyer"
+    )
+    data = MultiDataset.from_folder(tmp_path, KeyMap.from_config({"state": STATE}))
+    stats = NormStats.compute(data)["sawyer"]["state"]
+    assert stats.std.tolist() == [0, 0, 0]
+    assert stats.mean.tolist() == rows[0].tolist()
+    assert stats.is_constant.all()
+    assert dataclasses.is_dataclass(stats)
