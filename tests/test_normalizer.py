@@ -1,0 +1,280 @@
+"""Normalising in one place: exact inverses, every mode, flat dimensions, checkpoints, one time."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from egoloader import MultiDataset, Normalizer, NormStats, collate
+from egoloader.errors import (
+    MissingStatisticsError,
+    SettingsError,
+    StatisticsWarning,
+    TransformError,
+)
+from egoloader.normalizer import Mode, NormalizerSettings
+from egoloader.stats import QUANTILES, KeyStats
+from egoloader.transforms import PadDimensions
+from tests.statistics import KEYMAP, write_folder
+
+MODES: list[Mode] = ["zscore", "minmax", "quantile"]
+
+
+def stats_of(rows: npt.NDArray[Any]) -> KeyStats:
+    """Return what numpy says of (N, D…) rows."""
+    rows = rows.astype(np.float64)
+    return KeyStats(
+        np.full(rows.shape[1:], len(rows)),
+        rows.mean(axis=0),
+        rows.std(axis=0),
+        rows.min(axis=0),
+        rows.max(axis=0),
+        {name: np.quantile(rows, share, axis=0) for name, share in QUANTILES.items()},
+    )
+
+
+def normalizer_of(rows: npt.NDArray[Any], mode: Mode = "zscore", **options: Any) -> Normalizer:
+    stats = NormStats({"sawyer": {"state": stats_of(rows)}})
+    return Normalizer(stats, NormalizerSettings(mode=mode, **options))
+
+
+def normalized(normalizer: Normalizer, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    made = normalizer.normalize("sawyer", {"state": torch.from_numpy(rows)})["state"]
+    return np.asarray(made.numpy())
+
+
+ROWS = np.random.default_rng(0).normal([5, -3, 1e6], [2, 0.01, 40], (500, 3)).astype(np.float32)
+
+
+def test_two_numbers_about_one_become_minus_one_and_one() -> None:
+    # Once: doing it again would give [-2, 0].
+    values = np.array([[0.0], [2.0]], np.float32)
+    normalizer = normalizer_of(values)
+    batch = normalizer.normalize("sawyer", {"state": torch.from_numpy(values)})
+    assert batch["state"].flatten().tolist() == [-1.0, 1.0]
+    with pytest.raises(TransformError, match="already"):
+        normalizer.normalize("sawyer", batch)
+    back = normalizer.unnormalize("sawyer", batch)
+    assert back["state"].flatten().tolist() == [0.0, 2.0]
+    with pytest.raises(TransformError, match="already"):
+        normalizer.unnormalize("sawyer", back)
+    assert normalizer.normalize("sawyer", back)["state"].flatten().tolist() == [-1.0, 1.0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes_do_what_they_say(mode: Mode) -> None:
+    made = normalized(normalizer_of(ROWS, mode), ROWS).astype(np.float64)
+    exact = ROWS.astype(np.float64)
+    if mode == "zscore":
+        wanted = (exact - exact.mean(0)) / exact.std(0)
+    else:
+        low, high = (
+            (exact.min(0), exact.max(0))
+            if mode == "minmax"
+            else np.quantile(exact, [0.01, 0.99], axis=0)
+        )
+        wanted = 2 * (exact - low) / (high - low) - 1
+    np.testing.assert_allclose(made, wanted, atol=2e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    mode=st.sampled_from(MODES),
+    offset=st.floats(-1e6, 1e6),
+    spread=st.floats(1e-4, 1e4),
+    seed=st.integers(0, 2**16),
+    beyond=st.floats(0, 5),
+)
+def test_unnormalize_undoes_normalize(
+    mode: Mode, offset: float, spread: float, seed: int, beyond: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(offset, spread, (60, 3)).astype(np.float32)
+    normalizer = _quiet(rows, mode)
+    values = (rows + rng.normal(0, spread * beyond, rows.shape)).astype(np.float32)
+    batch = normalizer.normalize("sawyer", {"state": torch.from_numpy(values)})
+    back = normalizer.unnormalize("sawyer", batch)["state"].numpy()
+    # float32 itself tells no more apart at the values' own size.
+    error = np.abs(back.astype(np.float64) - values)
+    span = rows.std(axis=0, dtype=np.float64) * (1 + beyond)
+    assert (error <= np.maximum(1e-5 * span, np.spacing(np.abs(values)))).all()
+    again = normalizer.normalize("sawyer", {"state": torch.from_numpy(back)})["state"]
+    assert torch.isfinite(again).all()
+
+
+def _quiet(rows: npt.NDArray[Any], mode: Mode) -> Normalizer:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StatisticsWarning)
+        return normalizer_of(rows, mode)
+
+
+@pytest.mark.parametrize("lead", [(), (4,), (4, 7), (2, 3, 5)])
+@pytest.mark.parametrize("shape", [(), (3,), (21, 3)])
+def test_any_leading_axes(lead: Sequence[int], shape: Sequence[int]) -> None:
+    rows = np.random.default_rng(1).normal(2, 3, (50, *shape)).astype(np.float32)
+    values = np.random.default_rng(2).normal(2, 3, (*lead, *shape)).astype(np.float32)
+    made = normalized(normalizer_of(rows), values)
+    wanted = (values - rows.mean(axis=0)) / rows.std(axis=0)
+    assert made.shape == values.shape
+    np.testing.assert_allclose(made, wanted, atol=1e-5)
+
+
+def test_each_step_by_its_own() -> None:
+    chunks = np.random.default_rng(3).normal(0, 1, (80, 5, 2)) * np.arange(1, 6)[:, None]
+    chunks = chunks.astype(np.float32)
+    made = normalized(normalizer_of(chunks), chunks)
+    np.testing.assert_allclose(made.std(axis=0), 1, atol=1e-5)
+    with pytest.raises(TransformError, match=r"\[4, 2\], and its statistics \[5, 2\]"):
+        normalized(normalizer_of(chunks), chunks[:, :4][0])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_flat_dimensions_stay_finite_and_are_named(mode: Mode) -> None:
+    rows = np.stack([np.full(9, 7.5), np.arange(9), 7.5 + 1e-8 * np.arange(9)], axis=1)
+    rows = np.concatenate([rows, np.full((9, 1), 1e6 + 0.3)], axis=1)
+    with pytest.warns(StatisticsWarning, match="'sawyer', key 'state': dimensions 0, 2, 3 are"):
+        normalizer = normalizer_of(rows, mode)
+    made = normalized(normalizer, rows.astype(np.float32))
+    assert np.isfinite(made).all()
+    assert (np.abs(made) <= 2).all()
+    near = normalized(normalizer, np.array([[7.5 + 1e-3, 0, 7.5, 1e6]], np.float32))
+    assert np.isfinite(near).all()
+
+
+def test_what_is_skipped_stays_as_it_is() -> None:
+    normalizer = normalizer_of(ROWS, skip={"state": [0, 2]})
+    made = normalized(normalizer, ROWS)
+    np.testing.assert_array_equal(made[:, [0, 2]], ROWS[:, [0, 2]])
+    assert abs(made[:, 1].mean()) < 1e-3
+    whole = normalizer_of(np.full((5, 2), 3.0), skip=["state"])  # no warning of it
+    np.testing.assert_array_equal(normalized(whole, ROWS[:, :2]), ROWS[:, :2])
+    back = normalizer.unnormalize("sawyer", {"state": torch.from_numpy(made)})["state"]
+    np.testing.assert_array_equal(back[:, [0, 2]], ROWS[:, [0, 2]])
+
+
+def test_keys_may_have_modes_of_their_own() -> None:
+    stats = NormStats({"sawyer": {"state": stats_of(ROWS), "action": stats_of(ROWS)}})
+    mixed = Normalizer(stats, NormalizerSettings(modes={"action": "minmax"}))
+    values = torch.from_numpy(ROWS)
+    made = mixed.normalize("sawyer", {"state": values, "action": values})
+    np.testing.assert_array_equal(made["state"], normalized(normalizer_of(ROWS), ROWS))
+    np.testing.assert_array_equal(made["action"], normalized(normalizer_of(ROWS, "minmax"), ROWS))
+
+
+def test_other_values_are_passed_on_and_the_batch_is_left() -> None:
+    normalizer = normalizer_of(ROWS)
+    image = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+    batch = {"state": torch.from_numpy(ROWS[:2]), "image": image, "task": ["a", "b"]}
+    before = batch["state"].clone()
+    made = normalizer.normalize("sawyer", batch)
+    assert list(made) == list(batch)
+    assert made["image"] is image
+    assert made["task"] is batch["task"]
+    torch.testing.assert_close(batch["state"], before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int64])
+def test_other_dtypes(dtype: torch.dtype) -> None:
+    value = torch.tensor([[4, -3, 1]]).to(dtype)
+    made = normalizer_of(ROWS).normalize("sawyer", {"state": value})["state"]
+    wanted = torch.float64 if dtype == torch.float64 else torch.float32
+    assert made.dtype == wanted
+
+
+def test_padded_dimensions_stay_zero(tmp_path: Path) -> None:
+    write_folder(tmp_path, [30, 12])
+    padding = PadDimensions(keys=["action"], given=2, size=4)
+    data = MultiDataset.from_folder(tmp_path, KEYMAP, transforms=[padding])
+    normalizer = Normalizer(NormStats.compute(data))  # no warning of what was never counted
+    batch = collate([data[3], data[33]])
+    made = normalizer.normalize("sawyer", batch)
+    assert not made["action"][..., 2:].any()
+    assert made["action_dim_is_pad"] is batch["action_dim_is_pad"]
+    back = normalizer.unnormalize("sawyer", {"action": made["action"]})["action"]
+    torch.testing.assert_close(back, batch["action"], atol=1e-5, rtol=1e-6)
+
+
+def test_a_dimension_that_another_sample_pads_stays_zero() -> None:
+    normalizer = normalizer_of(ROWS)
+    is_pad = torch.tensor([[False, True, True]])
+    value = torch.tensor([[5.0, 0.0, 0.0]])
+    made = normalizer.normalize("sawyer", {"state": value, "state_dim_is_pad": is_pad})
+    assert made["state"][0, 1:].tolist() == [0, 0]
+    assert made["state"][0, 0] != 5
+
+
+def test_embodiments_each_by_their_own() -> None:
+    stats = NormStats(
+        {"sawyer": {"state": stats_of(ROWS)}, "human": {"state": stats_of(ROWS[:, :2] * 4)}}
+    )
+    normalizer = Normalizer(stats)
+    value = torch.from_numpy(ROWS[:3, :2] * 4)
+    made = normalizer.normalize("human", {"state": value})["state"]
+    np.testing.assert_array_equal(made, normalized(normalizer_of(ROWS[:, :2] * 4), value.numpy()))
+    with pytest.raises(TransformError, match="'sawyer' has the shape"):
+        normalizer.normalize("sawyer", {"state": value})
+    with pytest.raises(MissingStatisticsError, match="did you mean 'human'"):
+        normalizer.normalize("humans", {"state": value})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "zscor"}, "mode is 'zscor'; did you mean 'zscore'"),
+        ({"modes": {"state": "max"}}, "that of 'state' is 'max'"),
+        ({"modes": {"stat": "minmax"}}, "did you mean 'state'"),
+        ({"modes": ["state"]}, "modes map keys"),
+        ({"skip": {"stat": "all"}}, "did you mean 'state'"),
+        ({"skip": {"state": [3]}}, "have 3 dimensions, and no 3"),
+        ({"skip": "state"}, "lists keys"),
+    ],
+)
+def test_wrong_settings_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        Normalizer(NormStats({"sawyer": {"state": stats_of(ROWS)}}), NormalizerSettings(**options))
+
+
+def test_a_checkpoint_holds_all_of_it(tmp_path: Path) -> None:
+    normalizer = normalizer_of(ROWS, "quantile", skip={"state": [1]})
+    assert not normalizer.state_dict()
+    torch.save({"hyper_parameters": normalizer.to_plain()}, tmp_path / "a.ckpt")
+    plain = torch.load(tmp_path / "a.ckpt", weights_only=True)["hyper_parameters"]
+    wanted = normalized(normalizer, ROWS)
+    for again in (
+        Normalizer.from_plain(plain),
+        copy.deepcopy(normalizer),
+        pickle.loads(pickle.dumps(normalizer)),
+    ):
+        np.testing.assert_array_equal(normalized(again, ROWS), wanted)
+        assert again.to_plain() == plain
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "other"}, "no normalizer"),
+        ({"version": 9}, "of version 9, and 1 is known"),
+        ({"settings": {}}, "settings are"),
+        ({"stats": None}, "no statistics"),
+    ],
+)
+def test_broken_checkpoints_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        Normalizer.from_plain(normalizer_of(ROWS).to_plain() | change)
+
+
+def test_it_moves_with_its_module() -> None:
+    module = torch.nn.ModuleDict({"normalizer": normalizer_of(ROWS)}).to("meta")
+    made = module["normalizer"].normalize("sawyer", {"state": torch.empty(2, 3, device="meta")})
+    assert made["state"].device.type == "meta"
