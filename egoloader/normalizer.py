@@ -121,6 +121,11 @@ class Normalizer(torch.nn.Module):
 
     def __init__(self, stats: NormStats, settings: NormalizerSettings | None = None) -> None:
         super().__init__()
+        if not isinstance(stats, NormStats):
+            raise SettingsError(
+                f"a normalizer is made of NormStats, got {type(stats).__name__}; "
+                "NormStats.load and Normalizer.from_plain make what was saved anew"
+            )
         self.stats = stats.without_outliers()
         self.settings = NormalizerSettings() if settings is None else settings
         known = {key for keys in stats.values() for key in keys}
@@ -207,6 +212,8 @@ class Normalizer(torch.nn.Module):
         if embodiment not in self._names:
             hint = near_miss(str(embodiment), self._names)
             raise MissingStatisticsError(f"there are no statistics of {embodiment!r}; {hint}")
+        if not isinstance(values, Mapping):
+            raise TransformError(f"a batch maps keys to values, got {type(values).__name__}")
         names = self._names[embodiment]
         for key, value in values.items():
             if key not in names or not isinstance(value, torch.Tensor):

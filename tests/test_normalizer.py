@@ -274,6 +274,14 @@ def test_broken_checkpoints_are_refused(change: dict[str, Any], message: str) ->
         Normalizer.from_plain(normalizer_of(ROWS).to_plain() | change)
 
 
+def test_what_is_no_batch_or_statistics_is_refused() -> None:
+    normalizer = normalizer_of(ROWS)
+    with pytest.raises(TransformError, match="maps keys to values, got list"):
+        normalizer.normalize("sawyer", [1])  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="made of NormStats, got dict"):
+        Normalizer(normalizer.stats.to_plain())  # type: ignore[arg-type]
+
+
 def test_it_moves_with_its_module() -> None:
     module = torch.nn.ModuleDict({"normalizer": normalizer_of(ROWS)}).to("meta")
     made = module["normalizer"].normalize("sawyer", {"state": torch.empty(2, 3, device="meta")})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from egoloader.errors import (
     SampleError,
     SettingsError,
     StatisticsWarning,
+    WorkerLostError,
 )
 from egoloader.stats import computation, job, view
 from egoloader.transforms import (
@@ -412,6 +415,36 @@ def test_functions_of_functions_go_to_no_worker(folder: Path, written: Written) 
     assert NormStats.compute(data)["sawyer"]["state"].count > 250
     with pytest.raises(SettingsError, match="can't be handed to worker processes"):
         NormStats.compute(data, workers=2)
+
+
+class Ending:
+    """Ends a worker process, and does nothing in the first one."""
+
+    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        if multiprocessing.parent_process() is not None and sample["frame_index"] == 60:
+            os._exit(3)
+        return sample
+
+
+def test_a_worker_that_is_lost_is_named(folder: Path, written: Written) -> None:
+    data = MultiDataset.from_folder(folder, KEYMAP, transforms=[Ending()])
+    with pytest.raises(WorkerLostError, match=r"among them 'ep_0.zarr', ended before its work"):
+        NormStats.compute(data, workers=2)
+
+
+def test_transforms_of_cameras_are_told_that_there_are_none(tmp_path: Path) -> None:
+    numbers = {"pose": ramp(9, 4)}
+    images = {"front": pictures(9)}
+    EpisodeWriter.write(tmp_path / "a.zarr", numeric=numbers, images=images, fps=30, embodiment="x")
+    front = {"zarr_key": "front", "key_type": "camera_keys"}
+    keymap = KeyMap.from_config({"state": STATE, "front": front})
+
+    def darker(sample: dict[str, Any]) -> dict[str, Any]:
+        return {**sample, "front": sample["front"] // 2}
+
+    data = ZarrDataset(tmp_path / "a.zarr", keymap, transforms=[darker])
+    with pytest.raises(SampleError, match=r"frame 0: transform darker.*have no cameras"):
+        NormStats.compute(data)
 
 
 def test_progress_is_told(data: MultiDataset) -> None:

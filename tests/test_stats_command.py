@@ -62,7 +62,8 @@ def test_options_reach_the_computation(tmp_path: Path) -> None:
     path, cache = tmp_path / "stats.json", tmp_path / "cache"
     output = run(
         str(tmp_path / "data"), *ENTRIES, *ALONE, "--output", str(path), "--cache", str(cache),
-        "--per-step", "command", "--outliers", "q1,q99", "--skip", "command", "--skip", "pose:1,2,3",
+        "--per-step", "command", "--outliers", "q1,q99",
+        "--skip", "command", "--skip", "pose:1,2,3",
     )  # fmt: skip
     data = MultiDataset.from_folder(tmp_path / "data", KEYMAP)
     wanted = NormStats.compute(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from egoloader.assembly import make_batch
-from egoloader.batch import Sample
+from egoloader.batch import Batch, Sample
 from egoloader.episode import ZarrEpisode
 from egoloader.errors import EgoloaderError, EpisodeFormatError, SampleError
 from egoloader.frameindex import marks_of
@@ -109,8 +109,7 @@ def _row_numbers(episode: ZarrEpisode, view: View, frames: IntArray) -> Iterator
 def _sample_numbers(episode: ZarrEpisode, view: View, frames: IntArray) -> Iterator[Numbers]:
     maker = SampleMaker(episode, KeyMap(view.entries), view.settings)
     for block in _split(frames, _SAMPLES):
-        marks = marks_of(block.tolist())
-        samples = list(make_batch([maker], np.zeros(len(block), np.int64), block, marks))
+        samples = list(_made(maker, block))
         for key in view.taken(samples[0]):
             stacked = _stacked(samples, key, episode, block)
             values, is_real = _real(stacked, key)
@@ -124,6 +123,21 @@ def _sample_numbers(episode: ZarrEpisode, view: View, frames: IntArray) -> Itera
             shape = values.shape[1 if is_per_step else lead :]
             is_exact = view.is_exact[0 if is_per_step else 1]
             yield Numbers(key, block, values, is_real, shape, is_per_step, is_exact)
+
+
+def _made(maker: SampleMaker, frames: IntArray) -> Batch:
+    try:
+        marks = marks_of(frames.tolist())
+        return make_batch([maker], np.zeros(len(frames), np.int64), frames, marks)
+    except SampleError as error:
+        if isinstance(error.__cause__, KeyError):
+            raise SampleError(
+                f"{error.message}; the samples that statistics are made of have no cameras, texts "
+                "and JSON rows: a transform must leave them alone where they are not there",
+                episode=error.episode,
+                frame=error.frame,
+            ) from error.__cause__
+        raise
 
 
 def _split(frames: IntArray, size: int) -> Iterator[IntArray]:

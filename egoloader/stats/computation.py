@@ -22,7 +22,7 @@ from egoloader.stats.blocks import Numbers, numbers_of
 from egoloader.stats.job import Bounds, EpisodeJob, Outliers, find_outliers, summarise
 from egoloader.stats.keystats import KeyStats
 from egoloader.stats.outliers import OutlierFilter, bounds_of, check_bounds, episode_outliers
-from egoloader.stats.processes import check_sendable, run_jobs
+from egoloader.stats.processes import EpisodeWorkers, check_sendable
 from egoloader.stats.skipping import Skip, check_skip, check_skipped_keys, skipped
 from egoloader.stats.summary import KeySummary, Merger
 from egoloader.stats.summarycache import SummaryCache, cache_at
@@ -71,6 +71,7 @@ class Computation:
     Args:
         data: the frames.
         settings: what is asked for.
+        workers: that look at them.
         on_progress: told how many episodes are done, and how many there are.
 
     Raises:
@@ -81,13 +82,15 @@ class Computation:
         self,
         data: MultiDataset | ZarrDataset,
         settings: ComputationSettings,
+        workers: EpisodeWorkers,
         on_progress: Callable[[int, int], None] | None,
     ) -> None:
         if not isinstance(data, MultiDataset | ZarrDataset):
             raise SettingsError(
                 f"statistics are of a MultiDataset or a ZarrDataset, got {type(data).__name__}"
             )
-        self._data, self._settings, self._on_progress = data, settings, on_progress
+        self._data, self._settings, self._workers = data, settings, workers
+        self._on_progress = on_progress
         self._skip = check_skip(settings.skip)
         self._records = _records(data)
         self._frames = _counted(data, settings.frame_filter)
@@ -129,7 +132,7 @@ class Computation:
         """Yield the jobs, and what a function finds, in the order of the episodes' names."""
         order = sorted(record.name for record in self._records)[::-1]
         jobs, found = dict[str, EpisodeJob](), dict[str, Result]()
-        for name, result in run_jobs(function, self._jobs(jobs), self._settings.workers):
+        for name, result in self._workers.run(function, self._jobs(jobs)):
             found[name] = result
             self._done += 1
             if self._on_progress is not None:

@@ -15,6 +15,7 @@ from egoloader.errors import MissingStatisticsError, SettingsError, near_miss
 from egoloader.stats.computation import Computation, ComputationSettings
 from egoloader.stats.keystats import KeyStats
 from egoloader.stats.outliers import OutlierFilter
+from egoloader.stats.processes import EpisodeWorkers
 from egoloader.stats.skipping import Skip
 
 __all__ = ["NormStats"]
@@ -114,9 +115,10 @@ class NormStats(Mapping[str, Mapping[str, KeyStats]]):
             workers=workers,
             cache=cache,
         )
-        found = Computation(data, settings, on_progress)
-        stats = found.stats()
-        return cls(stats, found.outliers(stats))
+        with EpisodeWorkers(workers) as team:
+            found = Computation(data, settings, team, on_progress)
+            stats = found.stats()
+            return cls(stats, found.outliers(stats))
 
     def __getitem__(self, embodiment: str) -> Mapping[str, KeyStats]:
         if embodiment not in self._stats:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from egoloader.errors import SettingsError, WorkerLostError
 from egoloader.lifeline import end_with_parent
 
-__all__ = ["check_sendable", "run_jobs"]
+__all__ = ["EpisodeWorkers", "check_sendable"]
 
 Name = str
 Job = TypeVar("Job")
@@ -36,39 +36,58 @@ def check_sendable(what: object, workers: int) -> None:
         ) from error
 
 
-def run_jobs(
-    function: Callable[[Job], Result], jobs: Iterable[tuple[Name, Job]], workers: int
-) -> Iterator[tuple[Name, Result]]:
-    """Yield what a function returns for each job, with its name, as they come.
+class EpisodeWorkers:
+    """Processes that are started when there is work, and kept until the end of a `with`.
 
     Args:
-        function: of a module, so that any process finds it.
-        jobs: by name; they are taken in order, and few at a time.
-        workers: processes; with one, this process does the work.
-
-    Raises:
-        WorkerLostError: a process has ended before its work.
-        EgoloaderError: what the function raises; the others are left undone.
+        count: processes; with one, this process does the work.
     """
-    if workers < 2:
-        for name, job in jobs:
-            yield name, function(job)
-        return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent)
-    waiting, running = iter(jobs), dict[Future[Result], Name]()
-    try:
-        while True:
-            while len(running) < 2 * workers and (one := next(waiting, None)) is not None:
-                running[pool.submit(function, one[1])] = one[0]
-            if not running:
-                return
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                yield running.pop(future), future.result()
-    except BrokenProcessPool as error:
-        raise WorkerLostError(_lost(running)) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> EpisodeWorkers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def run(
+        self, function: Callable[[Job], Result], jobs: Iterable[tuple[Name, Job]]
+    ) -> Iterator[tuple[Name, Result]]:
+        """Yield what a function returns for each job, with its name, as they come.
+
+        Args:
+            function: of a module, so that any process finds it.
+            jobs: by name; they are taken in order, and few at a time.
+
+        Raises:
+            WorkerLostError: a process has ended before its work.
+            EgoloaderError: what the function raises; the others are left undone.
+        """
+        if self._count < 2:
+            for name, job in jobs:
+                yield name, function(job)
+            return
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(
+                self._count, mp_context=context, initializer=end_with_parent
+            )
+        waiting, running = iter(jobs), dict[Future[Result], Name]()
+        try:
+            while True:
+                while len(running) < 2 * self._count and (one := next(waiting, None)) is not None:
+                    running[self._pool.submit(function, one[1])] = one[0]
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield running[future], future.result()
+                    del running[future]
+        except BrokenProcessPool as error:
+            raise WorkerLostError(_lost(running)) from error
 
 
 def _lost(running: Mapping[Future[Result], Name]) -> str:
