@@ -111,3 +111,12 @@ def test_every_plan_and_conversion_is_there() -> None:
     assert [words[:2] for words in commands("convert")] == [["lerobot", "my_lerobot_folder"]]
     for words in commands("plan"):
         assert isinstance(make(compose(words[1:]).keymap), KeyMap)
+
+
+def test_normalising(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPO)
+    found = run(next(block for block in blocks("python") if "NormStats.compute" in block))
+    command, batch = found["actions"]["cmd_ee_delta"], found["batch"]["cmd_ee_delta"]
+    wanted = np.stack([found["data"][index]["cmd_ee_delta"].numpy() for index in (3, 9)])
+    np.testing.assert_allclose(command.numpy(), wanted, atol=1e-6)
+    assert not np.allclose(batch.numpy(), wanted)
