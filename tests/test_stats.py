@@ -309,6 +309,20 @@ def test_embodiments_have_keys_of_their_own(tmp_path: Path) -> None:
     check_against_numpy(stats["human"]["action"], joined(human, "command"))
 
 
+def test_embodiments_may_have_transforms_of_their_own(tmp_path: Path, written: Written) -> None:
+    sawyer = write_folder(tmp_path, [12, 5], "sawyer", "s")
+    human = write_folder(tmp_path, [7], "human", "h")
+    transforms = {
+        "human": [Rename(keys=["state"], to=["hand"])],
+        "sawyer": [SelectDimensions(keys=["state"], dimensions=[3])],
+    }
+    data = MultiDataset.from_folder(tmp_path, KEYMAP, transforms=transforms)
+    stats = NormStats.compute(data, cache=tmp_path / "cache")
+    assert list(stats["human"]) == ["hand", "action"]
+    check_against_numpy(stats["human"]["hand"], joined(human, "pose"))
+    check_against_numpy(stats["sawyer"]["state"], joined(sawyer, "pose")[:, [3]])
+
+
 def test_whole_numbers_count_where_they_are_asked_for(tmp_path: Path) -> None:
     steps = np.arange(30, dtype=np.int64)[:, None]
     EpisodeWriter.write(

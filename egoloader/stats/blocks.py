@@ -109,9 +109,10 @@ def _row_numbers(episode: ZarrEpisode, view: View, frames: IntArray) -> Iterator
 def _sample_numbers(episode: ZarrEpisode, view: View, frames: IntArray) -> Iterator[Numbers]:
     maker = SampleMaker(episode, KeyMap(view.entries), view.settings)
     for block in _split(frames, _SAMPLES):
-        samples = list(_made(maker, block))
-        for key in view.taken(samples[0]):
-            stacked = _stacked(samples, key, episode, block)
+        batch = _made(maker, block)
+        columns = _columns(batch)
+        for key in view.taken(columns or batch[0]):
+            stacked = columns or _stacked(batch, key, episode, block)
             values, is_real = _real(stacked, key)
             mask = stacked.get(mask_key(key))
             if mask is not None:
@@ -138,6 +139,12 @@ def _made(maker: SampleMaker, frames: IntArray) -> Batch:
                 frame=error.frame,
             ) from error.__cause__
         raise
+
+
+def _columns(batch: Batch) -> dict[str, torch.Tensor]:
+    """Return the tensors of a batch, where it was made as one; nothing else."""
+    values = batch.tensors or {}
+    return {key: value for key, value in values.items() if isinstance(value, torch.Tensor)}
 
 
 def _split(frames: IntArray, size: int) -> Iterator[IntArray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -98,7 +99,8 @@ class Computation:
             raise SettingsError("there are no frames to make statistics of")
         self._views = self._made_views()
         check_sendable(list(self._views.values()), settings.workers)
-        self._cache = cache_at(settings.cache, data.settings.transforms)
+        steps = [data.settings.transforms_of(name) for name in self._views]
+        self._cache = cache_at(settings.cache, itertools.chain.from_iterable(steps))
         passes = 1 if settings.outliers is None else 2
         self._done, self._total = 0, passes * len(self._records)
 

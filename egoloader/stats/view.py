@@ -50,7 +50,7 @@ class View:
             (
                 list(self.entries.items()),
                 self.rows and (self.rows.transforms, sorted(self.rows.gone)),
-                tuple(self.settings.transforms),
+                self.settings.transforms,
                 self.settings.annotation_cutoff,
                 sorted(self.per_step),
                 None if self.wanted is None else sorted(self.wanted),
@@ -99,7 +99,7 @@ def view_of(
         return None
     gone = [key for key in keymap if key not in entries]
     plain = dataclasses.replace(settings, image_dtype="uint8", mixed_sizes="error")
-    left = without_keys(settings.transforms, gone)
+    left = without_keys(settings.transforms_of(episode.embodiment), gone)
     samples = dataclasses.replace(plain, transforms=left.transforms)
     maker = SampleMaker(episode, KeyMap(entries), dataclasses.replace(plain, transforms=()))
     steps = max(len(maker.step_times(key)) for key in entries)
