@@ -59,7 +59,8 @@ def stats(
     config = compose(context.args)
     keymap = make(config.keymap)
     options: dict[str, Any] = {name: config.data[name] for name in _DATA_OPTIONS}
-    options |= {name: make(config.data[name]) for name in ("filters", "transforms")}
+    options["filters"] = make(config.data.filters)
+    options["transforms"] = make(config.data.transforms) or ()
     options["split"] = split
     data = MultiDataset.from_folder(folder, keymap, **options)
     columns = (TextColumn("computing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
