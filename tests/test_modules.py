@@ -112,6 +112,7 @@ ORDER = [
     "declaration",
     "scratch",
     "writer",
+    "augment",
     "datamodule",
     "telemetry",
     "convert",
