@@ -102,8 +102,10 @@ class ColorJitter(FrameStep):
             parameters: of each.
         """
         active = self._active
-        factors = parameters.factors[:, active]
-        order = parameters.ranks[:, active].argsort(dim=1, stable=True)
+        # Column by column: a list as an index would be copied to the device.
+        factors = torch.stack([parameters.factors[:, one] for one in active], dim=1)
+        ranks = torch.stack([parameters.ranks[:, one] for one in active], dim=1)
+        order = ranks.argsort(dim=1, stable=True)
         if _HUE not in active:
             for place in range(len(active)):
                 self._change(frames, factors, order[:, place])

@@ -42,11 +42,14 @@ class Blur(FrameStep):
     def apply(self, frames: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
         """Return the frames blurred; what is beyond them is their reflection."""
         filters = require_extra("kornia.filters", extra="augment")
-        sigma = between(draws[:, :1], self.sigma).expand(-1, 2)
-        kernel = (self.kernel_size, self.kernel_size)
+        sigma = between(draws, self.sigma)
+        reach = self.kernel_size // 2
+        offsets = torch.arange(-reach, reach + 1, dtype=sigma.dtype, device=sigma.device)
+        # kornia's own kernels ask the host whether sigma is above 0.
+        kernels = torch.softmax(-0.5 * (offsets / sigma) ** 2, dim=1)
         # Mixed in full precision: what comes out is what training sees.
         with torch.autocast(frames.device.type, enabled=False):
-            blurred: torch.Tensor = filters.gaussian_blur2d(frames, kernel, sigma)
+            blurred: torch.Tensor = filters.filter2d_separable(frames, kernels, kernels)
         return blurred.clamp_(0.0, 1.0)
 
 
