@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from bench import (
+    augment,
     configs,
     hdf5,
     lance,
@@ -34,6 +35,7 @@ QUESTIONS = {
     "order": order,
     "transforms": transforms,
     "validate": validate,
+    "augment": augment,
     "configs": configs,
 }
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from egoloader import EpisodeDataModule, KeyMap, MultiDataset, ZarrDataset, ZarrEpisode
 from egoloader.train.config import compose, make
@@ -79,6 +80,16 @@ def test_transforms_of_a_sample_episode(monkeypatch: pytest.MonkeyPatch) -> None
     assert found["shapes"]["action"] == found["sample"]["action"].shape == (16, 9)
     # The first action is the current state.
     assert found["actions"][0].tolist() == pytest.approx([0, 0, 0, 1, 0, 0, 0], abs=1e-6)
+
+
+def test_augmenting_the_images_of_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPO)
+    names = run(next(block for block in blocks("python") if "KeySpec" in block))
+    names["episode"] = REPO / "egoloader/samples/pick_place_0.zarr"
+    found = run(next(block for block in blocks("python") if "ImageAugment" in block), **names)
+    for key in ("image", "past"):
+        assert found["moved"][key].shape == found["batch"][key].shape
+        assert found["moved"][key].dtype == torch.float32
 
 
 def test_writing_an_episode_and_training_on_it(

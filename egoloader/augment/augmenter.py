@@ -17,8 +17,9 @@ __all__ = ["ImageAugment"]
 
 #: Ends of the keys under which keymaps have a camera's past.
 _PAST = ("_hist", "_mem")
-#: Numbers in frames that are changed together on a CPU, where they then stay in its caches.
-_BLOCK = 2**20
+#: Numbers in frames that are changed together on a CPU, where they then stay in its caches. With
+#: fewer, threads wait for each other more often, which costs much where cores are busy.
+_BLOCK = 2**22
 
 Images = Mapping[str, torch.Tensor]
 
