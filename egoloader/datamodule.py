@@ -137,7 +137,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
         order = OrderSettings(batch_size, pool_size, seed, tail, byte_budget)
         schedule = Schedule(combine, at_end, weights, seed)
         self._settings = _LoaderSettings(threads, valid_ratio, order, schedule)
-        self._columns = (frame_filter, frame_weights)
+        self._frame_filter, self._frame_weights = frame_filter, frame_weights
         self._folder, self._keymap, self._percent = folder, keymap, percent
         self._options: dict[str, Any] = {
             "filters": filters,
@@ -156,6 +156,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
         }
         self._train: MixtureLoader | None = None
         self._valid: ValidationLoader | None = None
+        self._found: MultiDataset | None = None
         self._sources: dict[str, MultiDataset] = {}
         self._valid_sources: dict[str, MultiDataset] = {}
         self._ranks = (0, 1)  # this process's, and how many there are
@@ -167,6 +168,29 @@ class EpisodeDataModule(lightning.LightningDataModule):
         if not self._sources:
             raise SettingsError("the data module is not set up; call setup('fit') first")
         return self._sources
+
+    @property
+    def training_episodes(self) -> MultiDataset:
+        """The training episodes of all embodiments, which are found when first asked for."""
+        if self._found is None:
+            self._found = self._find("train", percent=self._percent)
+        return self._found
+
+    @property
+    def frame_filter(self) -> Column | None:
+        """Which frames of the training episodes are drawn; can be set until `setup("fit")`."""
+        return self._frame_filter
+
+    @frame_filter.setter
+    def frame_filter(self, column: Column | None) -> None:
+        if self._train is not None:
+            raise SettingsError("the order of frames is made; set frame_filter ahead of setup")
+        self._frame_filter = column
+
+    @property
+    def collate_fn(self) -> Collate:
+        """What makes batches of samples."""
+        return self._collate
 
     def setup(self, stage: str) -> None:
         """Find the episodes and check them against the keymap, once; `fit` starts a new order.
@@ -189,7 +213,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
             self._setup_train()
         if stage in ("fit", "validate") and self._valid is None and self._settings.valid_ratio > 0:
             if not self._valid_sources:
-                self._valid_sources = self._by_embodiment("valid", percent=100.0)
+                self._valid_sources = self._by_embodiment(self._find("valid", percent=100.0))
             rank, world_size = self._ranks
             self._valid = ValidationLoader(
                 self._valid_sources,
@@ -257,7 +281,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
                 self._train.reset()
             return
         if not self._sources:
-            self._sources = self._by_embodiment("train", percent=self._percent)
+            self._sources = self._by_embodiment(self.training_episodes)
         self._train = MixtureLoader(
             {name: Source(data, self._sampler(name, data)) for name, data in self._sources.items()},
             self._settings.schedule,
@@ -272,7 +296,6 @@ class EpisodeDataModule(lightning.LightningDataModule):
 
     def _sampler(self, name: str, data: MultiDataset) -> EpisodePoolSampler:
         order, (rank, world_size) = self._settings.order, self._ranks
-        frame_filter, frame_weights = self._columns
         try:
             return EpisodePoolSampler(
                 data,
@@ -283,8 +306,8 @@ class EpisodeDataModule(lightning.LightningDataModule):
                 world_size,
                 order.tail,
                 order.byte_budget,
-                frame_filter=frame_filter,
-                weights=frame_weights,
+                frame_filter=self._frame_filter,
+                weights=self._frame_weights,
             )
         except SettingsError as error:
             raise SettingsError(f"embodiment {name!r}: {error}") from error
@@ -363,21 +386,20 @@ class EpisodeDataModule(lightning.LightningDataModule):
         for counts in (progress.total, progress.current):
             counts.ready = counts.started = counts.processed + 1
 
-    def _by_embodiment(
-        self, split: Literal["train", "valid"], *, percent: float
-    ) -> dict[str, MultiDataset]:
+    def _find(self, split: Literal["train", "valid"], *, percent: float) -> MultiDataset:
         data = MultiDataset.from_folder(
             self._folder, self._keymap, split=split, percent=percent, **self._options
         )
-        wanted = set(data.embodiments)
-        if split == "train" and not isinstance(self._keymap, KeyMap):
-            wanted |= set(self._keymap)
-        for name in sorted(wanted - set(data.embodiments)):
+        wanted = set() if split == "valid" or isinstance(self._keymap, KeyMap) else self._keymap
+        for name in sorted(set(wanted) - set(data.embodiments)):
             raise SettingsError(
                 f"embodiment {name!r} has a keymap and no episode to train on in {self._folder}; "
                 "leave its keymap out, or check embodiment, filters and valid_ratio"
             )
-        return {name: data.of_embodiment(name) for name in sorted(wanted)}
+        return data
+
+    def _by_embodiment(self, data: MultiDataset) -> dict[str, MultiDataset]:
+        return {name: data.of_embodiment(name) for name in sorted(data.embodiments)}
 
 
 def check_sampler_flag(trainer: lightning.Trainer) -> None:

@@ -10,9 +10,12 @@ import pytest
 from omegaconf import DictConfig, ListConfig
 
 from egoloader import KeyMap
+from egoloader.augment import ImageAugment
 from egoloader.datamodule import EpisodeDataModule
 from egoloader.errors import ConfigError, KeyMapError
+from egoloader.imagestats import ImageStats
 from egoloader.train.config import compose, config_dir, make, sample_folder
+from egoloader.train.normalization import Normalization
 from egoloader.train.policy import ActionChunkPolicy
 from egoloader.train.spec import SampleSpec
 
@@ -48,7 +51,9 @@ def all_inside(value: Any, seen: set[int]) -> list[Any]:
 
 def test_the_tree_is_what_it_was() -> None:
     groups = {group for group, _ in CHOICES}
-    assert groups == {"callbacks", "data", "keymap", "logger", "model", "sampler", "trainer"}
+    assert groups == {
+        *("augment", "callbacks", "data", "keymap", "logger", "model", "norm", "sampler", "trainer")
+    }
     assert ("keymap", "human") in CHOICES
 
 
@@ -59,6 +64,11 @@ def test_every_choice_composes_and_builds(group: str, choice: str, tmp_path: Pat
     if group in ("callbacks", "logger"):
         built = [make(node) for node in config[group].values()]
         assert built
+    elif group in ("augment", "norm"):
+        built = {name: make(node) for name, node in config[group].items()}
+        wanted = {"images": (ImageAugment, ImageStats), "numbers": Normalization}
+        assert all(isinstance(one, wanted[name]) for name, one in built.items() if one is not None)
+        assert (choice == "none") == all(one is None for one in built.values())
     elif group == "model":
         spec = SampleSpec({"camera": 1}, {"state": 7}, {"action": (4, 2)})
         assert isinstance(make(config.model)({"arm": spec}), ActionChunkPolicy)
@@ -192,7 +202,8 @@ def test_the_samplers_options_reach_the_data_module() -> None:
     assert (schedule.combine, schedule.at_end) == ("all", "ends")
     weights = ["sampler=weighted", "sampler.weights={a: 1, b: 2.5}", "sampler.frame_filter=good"]
     data = make(compose([*weights, "sampler.frame_weights=w"]).data)
-    assert (data._settings.schedule.combine, data._columns) == ("weighted", ("good", "w"))
+    assert (data.frame_filter, data._frame_weights) == ("good", "w")
+    assert data._settings.schedule.combine == "weighted"
     assert data._settings.schedule.weights == {"a": 1, "b": 2.5}
 
 

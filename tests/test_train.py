@@ -19,7 +19,10 @@ from egoloader.train.config import compose
 from egoloader.train.recipe import fit
 from tests.episodes import ramp
 
-TINY = ["model.width=16", "model.heads=2", "model.layers=1", "callbacks.progress_bar=null"]
+TINY = [
+    *("model.width=16", "model.heads=2", "model.layers=1"),
+    *("callbacks.progress_bar=null", "augment=none"),
+]
 ONE_STEP = [
     *TINY,
     "trainer.accelerator=cpu",
@@ -248,10 +251,12 @@ def test_a_checkpoint_of_another_embodiment_is_refused(run: Path, tmp_path: Path
 @quietly
 def test_a_checkpoint_with_other_weights_is_refused(run: Path, tmp_path: Path) -> None:
     checkpoint = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
-    checkpoint["state_dict"]["rate.0.bias"] = torch.zeros(3)
+    checkpoint["state_dict"]["network.rate.0.bias"] = torch.zeros(3)
     torch.save(checkpoint, tmp_path / "other.ckpt")
     overrides = [f"output_dir={tmp_path / 'out'}", f"resume={tmp_path / 'other.ckpt'}", *ONE_STEP]
-    with pytest.raises(ConfigError, match=r"shape of rate\.0\.bias was \(3,\) and is \(16,\)"):
+    with pytest.raises(
+        ConfigError, match=r"shape of network\.rate\.0\.bias was \(3,\) and is \(16,\)"
+    ):
         fit(compose(overrides))
 
 
@@ -337,7 +342,7 @@ def test_arrays_of_one_number_a_frame_train(tmp_path: Path, history: int) -> Non
     fit(compose([f"output_dir={tmp_path / 'out'}", *overrides]))
     checkpoint = torch.load(tmp_path / "out" / "checkpoints" / "last.ckpt", weights_only=True)
     spec = checkpoint["hyper_parameters"]["specs"]["arm"]
-    assert (spec["states"], spec["actions"]) == ({"state": history}, {"action": (4, 1)})
+    assert (spec["states"], spec["actions"]) == ({"state": history}, {"action": (4,)})
     assert {"train/loss_epoch", "val/loss"} <= set(epochs(tmp_path / "out")[0])
 
 
@@ -357,7 +362,7 @@ def test_a_loss_that_is_no_number_stops_the_run_before_it_is_kept(
                 embodiment="arm",
             )
     own = ["data=folder", "data.folder=episodes", "data.valid_ratio=0", "keymap=state_action"]
-    own += ["keymap.state=[state]", "keymap.action=[action]", "keymap.horizon=3"]
+    own += ["keymap.state=[state]", "keymap.action=[action]", "keymap.horizon=3", "norm=none"]
     with pytest.raises(TrainingError, match="the training loss is nan in epoch 0"):
         fit(compose(["output_dir=out", *TINY, *own]))
     assert not list((tmp_path / "out").rglob("*.ckpt"))

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import lightning
 
-__all__ = ["ConfigRecord"]
+__all__ = ["FileRecord"]
 
 
-class ConfigRecord(lightning.Callback):
-    """Writes the config into the run's folder when training starts; what is refused leaves none.
+class FileRecord(lightning.Callback):
+    """Writes files into the run's folder when training starts; what is refused leaves none.
 
     Args:
-        path: the file.
-        text: the config, as YAML.
+        folder: of the run.
+        files: texts, by the name of the file.
     """
 
-    def __init__(self, path: Path, text: str) -> None:
-        self._path, self._text = path, text
+    def __init__(self, folder: Path, files: Mapping[str, str]) -> None:
+        self._folder, self._files = folder, dict(files)
 
     def on_train_start(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
     ) -> None:
-        """Write the file, in the first process only."""
+        """Write the files, in the first process only."""
         if not trainer.is_global_zero:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(self._text, encoding="utf-8")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for name, text in self._files.items():
+            (self._folder / name).write_text(text, encoding="utf-8")

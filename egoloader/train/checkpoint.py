@@ -14,7 +14,7 @@ from egoloader.errors import ConfigError
 __all__ = ["check_same_policy", "find_checkpoint", "load_checkpoint"]
 
 _NEEDED = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "epoch", "global_step")
-_SHOWN = 4
+_SHOWN, _LONGEST = 4, 80
 
 
 def find_checkpoint(resume: str) -> Path | None:
@@ -101,11 +101,11 @@ def check_same_policy(
     Raises:
         ConfigError: it is not; names what differs.
     """
-    then = _settings(checkpoint.get("hyper_parameters", {}))
-    now = _settings(policy.hparams)
-    differing = _differences(then, now) or _differences(
-        _shapes(checkpoint["state_dict"]), _shapes(policy.state_dict())
-    )
+    then, now = checkpoint.get("hyper_parameters", {}), policy.hparams
+    # What samples are comes first: normalisers differ with it.
+    differing = [
+        one for kind in (_specs, _settings) for one in _differences(kind(then), kind(now))
+    ] or _differences(_shapes(checkpoint["state_dict"]), _shapes(policy.state_dict()))
     if differing:
         shown = "; ".join(differing[:_SHOWN]) + ("; …" if len(differing) > _SHOWN else "")
         raise ConfigError(
@@ -116,18 +116,38 @@ def check_same_policy(
 
 def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [
-        f"{name} was {then.get(name, 'not there')} and is {now.get(name, 'not there')}"
+        f"{name} was {_shown(then, name)} and is {_shown(now, name)}"
         for name in {**then, **now}
         if then.get(name) != now.get(name)
     ]
 
 
+def _shown(values: Mapping[str, Any], name: str) -> str:
+    text = str(values.get(name, "not there"))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _specs(hyper_parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what samples are by name: `sawyer states obs_gripper`."""
+    return _flat(hyper_parameters.get("specs", {}), "")
+
+
 def _settings(hyper_parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every setting by name: `model.width`, and of the specs `sawyer states obs_gripper`."""
-    flat = {f"model.{name}": value for name, value in hyper_parameters.items() if name != "specs"}
-    for embodiment, spec in hyper_parameters.get("specs", {}).items():
-        for kind, shapes in spec.items():
-            flat |= {f"{embodiment} {kind} {key}": shape for key, shape in shapes.items()}
+    """Return all other settings by name: `model.width`, and of mappings `normalizer version`."""
+    flat: dict[str, Any] = {}
+    for name, value in hyper_parameters.items():
+        if isinstance(value, Mapping):
+            flat |= {} if name == "specs" else _flat(value, f"{name} ")
+        else:
+            flat[f"model.{name}"] = value
+    return flat
+
+
+def _flat(nested: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        inner = isinstance(value, Mapping) and bool(value)
+        flat |= _flat(value, f"{prefix}{name} ") if inner else {f"{prefix}{name}": value}
     return flat
 
 

@@ -1,28 +1,36 @@
-"""A small behaviour-cloning policy that predicts action chunks.
-
-Every input becomes a token: each camera frame through one convolutional encoder, each proprio
-history, and the frame rate. A transformer encoder mixes them; one learned query per future step
-reads from it and becomes that step's action, as in action chunking (Zhao et al., "Learning
-Fine-Grained Bimanual Manipulation with Low-Cost Hardware", RSS 2023), without its latent variable.
-"""
+"""A small behaviour-cloning policy that predicts action chunks: how it is trained, and used."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightning
 import torch
-from torch import nn
 
+from egoloader.augment import ImageAugment
 from egoloader.errors import SettingsError, TrainingError, near_miss
+from egoloader.imagestats import ImageStats
+from egoloader.keymap import other_span_key
+from egoloader.normalizer import Normalizer
+from egoloader.train.deployment import predict_recorded
+from egoloader.train.meters import Meters
+from egoloader.train.network import ActionNetwork
+from egoloader.train.preparation import Preparation
 from egoloader.train.spec import SampleSpec
+from egoloader.transforms import Transform, from_plain, to_plain
+from egoloader.transforms.transform import dim_mask_key, mask_key
 
-__all__ = ["ActionChunkPolicy", "PolicySettings", "masked_l1"]
+__all__ = ["ActionChunkPolicy", "PolicySettings", "chunk_loss", "masked_l1"]
 
 Batch = Mapping[str, Any]
+Chunks = Mapping[str, torch.Tensor]
+#: Themselves, or their plain form.
+Transforms = Sequence[Transform | Mapping[str, Any]]
+#: Names of the means over an epoch.
+_WHOLE = {"train": "train/loss_epoch", "val": "val/loss"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,140 +91,151 @@ class PolicySettings:
 
 
 def masked_l1(predicted: torch.Tensor, target: torch.Tensor, is_pad: torch.Tensor) -> torch.Tensor:
-    """Return the mean absolute error over the steps that are real.
+    """Return the mean absolute error over the numbers that are real.
 
     Args:
         predicted: (B, H, D).
         target: (B, H, D).
-        is_pad: (B, H) bool, true where a step is padding and takes no part.
+        is_pad: (B, H) bool, true where a step is padding and takes no part; or (B, H, D), where a
+            number is.
     """
+    is_pad = is_pad[..., None].expand_as(target) if is_pad.dim() < target.dim() else is_pad
     # Filled before the norm: a NaN behind the episode's end must not reach the gradient either.
-    error = (predicted - target).masked_fill(is_pad[..., None], 0.0).abs().mean(dim=-1)
+    error = (predicted - target).masked_fill(is_pad, 0.0).abs()
     return error.sum() / (~is_pad).sum().clamp(min=1)
 
 
-class ImageEncoder(nn.Module):
-    """Pixels (N, 3, H, W), uint8 in 0…255 or float in 0…1, to one token (N, width)."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(3, 24, kernel_size=8, stride=4, padding=2),
-            nn.GroupNorm(4, 24),
-            nn.GELU(),
-            nn.Conv2d(24, 48, kernel_size=4, stride=2, padding=1),
-            nn.GroupNorm(4, 48),
-            nn.GELU(),
-            nn.Conv2d(48, width, kernel_size=4, stride=2, padding=1),
-            nn.GELU(),
-            nn.AdaptiveAvgPool2d((3, 4)),
-            nn.Flatten(),
-            nn.Linear(12 * width, width),
-        )
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Encode a batch of images."""
-        if images.dtype == torch.uint8:
-            images = images.float() / 255
-        tokens: torch.Tensor = self.layers(images)
-        return tokens
-
-
-class EmbodimentPorts(nn.Module):
-    """What one embodiment has of its own: a token per input, a query per step, a head per action.
-
-    Names of keys hold dots, which names of modules may not; lists in the spec's order stand in.
-    """
-
-    def __init__(self, spec: SampleSpec, width: int) -> None:
-        super().__init__()
-        self.spec = spec
-        num_images = sum(spec.cameras.values())
-        self.image_places = nn.Parameter(torch.randn(num_images, width) * 0.02)
-        self.states = nn.ModuleList(nn.Linear(size, width) for size in spec.states.values())
-        self.queries = nn.ParameterList(
-            torch.randn(horizon, width) * 0.02 for horizon, _ in spec.actions.values()
-        )
-        self.heads = nn.ModuleList(nn.Linear(width, dims) for _, dims in spec.actions.values())
-
-    def image_tokens(self, batch: Batch, encoder: nn.Module) -> torch.Tensor:
-        """Return one token per frame of every camera, (B, n, width); sizes may differ by camera."""
-        tokens = []
-        for key in self.spec.cameras:
-            frames = batch[key] if batch[key].dim() == 5 else batch[key][:, None]
-            tokens.append(encoder(frames.flatten(0, 1)).unflatten(0, frames.shape[:2]))
-        return torch.cat(tokens, dim=1) + self.image_places
-
-    def state_tokens(self, batch: Batch) -> list[torch.Tensor]:
-        """Return one token (B, width) per proprio history; a (T,) array's state is one number."""
-        return [
-            layer(batch[key].reshape(len(batch[key]), -1).float())
-            for key, layer in zip(self.spec.states, self.states, strict=True)
-        ]
-
-
 class ActionChunkPolicy(lightning.LightningModule):
-    """Predicts each embodiment's action chunks from images, proprio histories and frame rate.
+    """Predicts each embodiment's action chunks from images, states, texts and the frame rate.
 
-    Batches are `{embodiment: batch}`, as `EpisodeDataModule` makes them. The loss is the mean
-    absolute error over real steps, in the actions' own units, averaged over actions, then over
-    embodiments.
+    Batches are `{embodiment: batch}`, as `EpisodeDataModule` makes them. They are prepared on the
+    device, once: images are augmented, in training, and normalised; numbers are normalised. The
+    loss is the mean absolute error over real steps, of normalised actions where there is a
+    normaliser, averaged over actions, then over embodiments. Validation logs errors in the actions'
+    own units, too.
+
+    All that a robot needs is in the checkpoint; `predict` gives actions in the robot's own units:
+
+        policy = ActionChunkPolicy.load_from_checkpoint("last.ckpt").eval()
+        actions = policy.predict("sawyer", observed)
 
     Args:
         specs: per embodiment, its `SampleSpec` (or the plain form that a checkpoint keeps).
+        normalizer: of numbers (or its plain form); None leaves them in their own units.
+        images: what images are normalised by (or its plain form); None leaves them in 0…1.
+        transforms: per embodiment, those of its samples (or their plain form); None of some that
+            a checkpoint can't keep, so that `predict` is refused.
+        augment: changes images in training, `augment(batch)`; not part of the checkpoint.
         settings: size and optimisation: the fields of `PolicySettings`.
+
+    Raises:
+        SettingsError: an option that there is not, or can't be meant.
     """
 
     def __init__(
-        self, specs: Mapping[str, SampleSpec | Mapping[str, Any]], **settings: Any
+        self,
+        specs: Mapping[str, SampleSpec | Mapping[str, Any]],
+        *,
+        normalizer: Normalizer | Mapping[str, Any] | None = None,
+        images: ImageStats | Mapping[str, Any] | None = None,
+        transforms: Mapping[str, Transforms | None] | None = None,
+        augment: ImageAugment | None = None,
+        **settings: Any,
     ) -> None:
         super().__init__()
-        parsed = {
+        self.specs = {
             name: spec if isinstance(spec, SampleSpec) else SampleSpec.from_plain(spec)
             for name, spec in specs.items()
         }
-        # Plain types only, so that the checkpoint loads without executing anything.
-        plain = {name: dataclasses.asdict(spec) for name, spec in parsed.items()}
         self.settings = PolicySettings.from_options(settings)
-        self.save_hyperparameters({"specs": plain, **dataclasses.asdict(self.settings)})
-        width, layers = self.settings.width, self.settings.layers
-        self._places = {name: place for place, name in enumerate(parsed)}
-        self.ports = nn.ModuleList(EmbodimentPorts(spec, width) for spec in parsed.values())
-        self.images = ImageEncoder(width)
-        self.rate = nn.Sequential(nn.Linear(1, width), nn.GELU(), nn.Linear(width, width))
-        options: dict[str, Any] = {
-            "d_model": width,
-            "nhead": self.settings.heads,
-            "dim_feedforward": 4 * width,
-            "dropout": self.settings.dropout,
-            "activation": "gelu",
-            "batch_first": True,
-            "norm_first": True,
+        self.preparation = Preparation(self.specs, normalizer, images, augment)
+        self.transforms = {
+            name: None if steps is None else tuple(map(_transform, steps))
+            for name, steps in (transforms or {}).items()
         }
-        self.encoder = nn.TransformerEncoder(
-            nn.TransformerEncoderLayer(**options), layers, enable_nested_tensor=False
+        # Plain types only, so that the checkpoint loads without executing anything.
+        self.save_hyperparameters(
+            {
+                "specs": {name: dataclasses.asdict(spec) for name, spec in self.specs.items()},
+                **self.preparation.to_plain(),
+                "transforms": {
+                    name: None if steps is None else to_plain(steps)
+                    for name, steps in self.transforms.items()
+                },
+                **dataclasses.asdict(self.settings),
+            }
         )
-        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**options), layers)
+        size = {name: getattr(self.settings, name) for name in ("width", "heads", "layers")}
+        self.network = ActionNetwork(self.specs, dropout=self.settings.dropout, **size)
+        self.meters = Meters(
+            [
+                *_WHOLE.values(),
+                *(f"{stage}/loss/{name}" for stage in _WHOLE for name in self.specs),
+                *(
+                    f"val/error/{name}/{key}"
+                    for name, one in self.specs.items()
+                    for key in one.actions
+                ),
+            ]
+        )
 
     def forward(self, embodiment: str, batch: Batch) -> dict[str, torch.Tensor]:
-        """Predict action chunks: per action key, (B, H, D) in the units of the recording."""
-        ports = self._ports(embodiment)
-        memory = self.encoder(self._tokens(ports, batch))
-        queries = torch.cat(list(ports.queries)).expand(len(memory), -1, -1)
-        steps = self.decoder(queries, memory)
-        chunks = steps.split([horizon for horizon, _ in ports.spec.actions.values()], dim=1)
-        return {
-            key: head(chunk)
-            for key, head, chunk in zip(ports.spec.actions, ports.heads, chunks, strict=True)
-        }
+        """Predict action chunks: per action key, (B, H, D…), in the units of the samples.
+
+        Args:
+            embodiment: whose batch it is.
+            batch: of samples as a dataset hands them out, transformed and not normalised.
+        """
+        predicted = self.network(embodiment, self.preparation(embodiment, batch))
+        return self.preparation.restore(embodiment, predicted)
+
+    @torch.no_grad()
+    def predict(self, embodiment: str, observed: Batch) -> dict[str, torch.Tensor]:
+        """Predict actions from what was observed, in the units, frames and keys of the recording.
+
+        Args:
+            embodiment: whose batch it is.
+            observed: a batch of what the keymap makes without transforms: (B, …) each; without
+                actions, as a robot has it, or with any.
+
+        Returns:
+            Per action entry of the keymap, (B, n, D…).
+
+        Raises:
+            SettingsError: something observed is missing, or a transform of actions has no inverse.
+            TransformError: numbers can't be changed.
+        """
+        if embodiment not in self.specs:
+            raise SettingsError(
+                f"the policy was built for {sorted(self.specs)}, not for {embodiment!r}"
+            )
+        transforms = self.transforms.get(embodiment, ())
+        if transforms is None:
+            raise SettingsError(
+                f"samples of {embodiment!r} went through transforms that are none of "
+                "egoloader.transforms, so that predictions can't be taken back through them; "
+                "call the policy itself for actions as they are behind these"
+            )
+        return predict_recorded(
+            observed,
+            self.specs[embodiment].recorded,
+            transforms,
+            lambda batch: self(embodiment, batch),
+        )
 
     def training_step(self, batch: Mapping[str, Batch], batch_idx: int) -> torch.Tensor:
         """Return the loss of one step over all embodiments."""
-        return self._log_loss("train", batch)
+        prepared = self._prepared(batch)
+        total = self._log_loss("train", prepared, self._predictions(prepared))
+        self.log("train/loss_step", total, prog_bar=True, batch_size=1)
+        return total
 
     def validation_step(self, batch: Mapping[str, Batch], batch_idx: int) -> torch.Tensor:
-        """Return the loss of one validation batch."""
-        return self._log_loss("val", batch)
+        """Return the loss of one validation batch, and log errors in units of the samples."""
+        prepared = self._prepared(batch)
+        predictions = self._predictions(prepared)
+        self._log_errors(prepared, predictions)
+        return self._log_loss("val", prepared, predictions)
 
     def on_train_epoch_end(self) -> None:
         """Stop a run whose loss is no number, before its weights are kept.
@@ -252,47 +271,68 @@ class ActionChunkPolicy(lightning.LightningModule):
             return (step + 1) / warmup
         return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
 
-    def _ports(self, embodiment: str) -> EmbodimentPorts:
-        if embodiment not in self._places:
-            raise SettingsError(
-                f"the policy was built for {sorted(self._places)}, not for {embodiment!r}"
-            )
-        ports = self.ports[self._places[embodiment]]
-        assert isinstance(ports, EmbodimentPorts)
-        return ports
+    def _prepared(self, batch: Mapping[str, Batch]) -> dict[str, Batch]:
+        return {name: self.preparation(name, frames) for name, frames in batch.items()}
 
-    def _tokens(self, ports: EmbodimentPorts, batch: Batch) -> torch.Tensor:
-        # Rates are compared by ratio: 10 to 30 Hz is as far as 30 to 90 Hz.
-        tokens = [self.rate(batch["fps"].log()[:, None])]
-        tokens += ports.state_tokens(batch)
-        mixed = torch.stack(tokens, dim=1)
-        if not ports.spec.cameras:
-            return mixed
-        return torch.cat([mixed, ports.image_tokens(batch, self.images)], dim=1)
+    def _predictions(self, prepared: Mapping[str, Batch]) -> dict[str, Chunks]:
+        return {name: self.network(name, frames) for name, frames in prepared.items()}
 
-    def _log_loss(self, stage: str, batch: Mapping[str, Batch]) -> torch.Tensor:
-        losses = {name: self._loss(name, frames) for name, frames in batch.items()}
-        sizes = {name: int((~frames["is_repeat"]).sum()) for name, frames in batch.items()}
-        # Means over an epoch are over the frames of all processes.
-        whole: dict[str, Any] = {"on_step": False, "on_epoch": True, "sync_dist": True}
+    def _log_loss(
+        self, stage: str, prepared: Mapping[str, Batch], predictions: Mapping[str, Chunks]
+    ) -> torch.Tensor:
+        losses = {name: chunk_loss(predictions[name], frames) for name, frames in prepared.items()}
+        sizes = {name: (~frames["is_repeat"]).sum() for name, frames in prepared.items()}
         for name, loss in losses.items():
-            self.log(f"{stage}/loss/{name}", loss, batch_size=sizes[name], **whole)
-        total, frames = torch.stack(list(losses.values())).mean(), sum(sizes.values())
-        if stage == "val":
-            self.log("val/loss", total, prog_bar=True, batch_size=frames, **whole)
-        else:
-            self.log("train/loss_step", total, prog_bar=True, batch_size=frames)
-            self.log("train/loss_epoch", total, prog_bar=True, batch_size=frames, **whole)
+            self._log_mean(f"{stage}/loss/{name}", loss, sizes[name])
+        total = torch.stack(list(losses.values())).mean()
+        frames = torch.stack(list(sizes.values())).sum()
+        self._log_mean(_WHOLE[stage], total, frames, prog_bar=True)
         return total
 
-    def _loss(self, embodiment: str, batch: Batch) -> torch.Tensor:
-        losses = [
-            # Frames that only fill a batch up count as little as steps that only pad a chunk.
-            masked_l1(
-                chunk,
-                batch[key].reshape_as(chunk).float(),
-                batch[f"{key}_is_pad"] | batch["is_repeat"][:, None],
-            )
-            for key, chunk in self(embodiment, batch).items()
-        ]
-        return torch.stack(losses).mean()
+    def _log_errors(self, prepared: Mapping[str, Batch], predictions: Mapping[str, Chunks]) -> None:
+        for name, frames in prepared.items():
+            size = (~frames["is_repeat"]).sum()
+            recorded = {key: frames[key] for key in predictions[name]}
+            targets = self.preparation.restore(name, recorded)
+            for key, chunk in self.preparation.restore(name, predictions[name]).items():
+                error = masked_l1(_rows(chunk), _rows(targets[key]), padding(frames, key))
+                self._log_mean(f"val/error/{name}/{key}", error, size)
+
+    def _log_mean(
+        self, name: str, value: torch.Tensor, frames: torch.Tensor, *, prog_bar: bool = False
+    ) -> None:
+        metric = self.meters.add(name, value, frames)
+        self.log(name, metric, prog_bar=prog_bar, on_step=False, on_epoch=True)
+
+
+def chunk_loss(predicted: Chunks, batch: Batch) -> torch.Tensor:
+    """Return the mean over actions of what predictions are off.
+
+    Args:
+        predicted: per action key, (B, H, D).
+        batch: with those keys and their masks.
+    """
+    losses = [
+        masked_l1(chunk, batch[key].reshape_as(chunk).float(), padding(batch, key))
+        for key, chunk in predicted.items()
+    ]
+    return torch.stack(losses).mean()
+
+
+def padding(batch: Batch, key: str) -> torch.Tensor:
+    """Return which numbers of an action don't count: (B, H), or (B, H, D)."""
+    # Frames that only fill a batch up count as little as steps that only pad a chunk.
+    is_pad: torch.Tensor = batch[mask_key(key)] | batch["is_repeat"][:, None]
+    if other_span_key(key) in batch:  # the keymap marks steps of another subtask
+        is_pad = is_pad | batch[other_span_key(key)]
+    dims = batch.get(dim_mask_key(key))
+    return is_pad if dims is None else is_pad[..., None] | _rows(dims)
+
+
+def _rows(chunks: torch.Tensor) -> torch.Tensor:
+    """Return chunks (B, H, D…) as (B, H, D)."""
+    return chunks.reshape(*chunks.shape[:2], -1)
+
+
+def _transform(step: Transform | Mapping[str, Any]) -> Transform:
+    return step if isinstance(step, Transform) else from_plain([step])[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,9 +18,11 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from egoloader.datamodule import check_sampler_flag
+from egoloader.datamodule import EpisodeDataModule, check_sampler_flag
+from egoloader.dataset import MultiDataset
 from egoloader.errors import ConfigError, EgoloaderError, TrainingError
-from egoloader.train.callbacks import ConfigRecord
+from egoloader.sample import Steps
+from egoloader.train.callbacks import FileRecord
 from egoloader.train.checkpoint import check_same_policy, find_checkpoint, load_checkpoint
 from egoloader.train.config import (
     CONFIG_ERRORS,
@@ -29,7 +32,9 @@ from egoloader.train.config import (
     refuse_null_groups,
     refuse_unused,
 )
-from egoloader.train.spec import describe
+from egoloader.train.policy import ActionChunkPolicy
+from egoloader.train.spec import describe, vocabularies
+from egoloader.transforms import Transform
 from egoloader.workers import watch_workers
 
 __all__ = ["RunSettings", "fit", "main"]
@@ -134,12 +139,10 @@ def fit(config: DictConfig) -> None:
     resume = None if settings.resume is None else find_checkpoint(settings.resume)
     checkpoint = None if resume is None else load_checkpoint(resume)
     lightning.seed_everything(settings.seed, workers=True, verbose=False)
-    data = make(config.data)
-    data.setup("fit")
-    policy = make(config.model)(describe(data.sources))
+    data, policy = _build(config)
     if resume is not None and checkpoint is not None:
         check_same_policy(resume, checkpoint, policy)
-    trainer = _make_trainer(config, ConfigRecord(record, OmegaConf.to_yaml(config)))
+    trainer = _make_trainer(config, _records(config, policy))
     try:
         with watch_workers():  # a data module of the config's may have some
             trainer.fit(policy, datamodule=data, ckpt_path=resume)
@@ -153,6 +156,37 @@ def fit(config: DictConfig) -> None:
         Console().print(f"checkpoints and logs are in [bold]{output}[/bold]", soft_wrap=True)
 
 
+def _build(config: DictConfig) -> tuple[EpisodeDataModule, ActionChunkPolicy]:
+    """Return the data, set up, and a policy for its samples."""
+    data = make(config.data)
+    normalization = make(config.norm.numbers)
+    normalizer = None if normalization is None else normalization.fit(data)
+    data.setup("fit")
+    policy = make(config.model)(
+        describe(data.sources, vocabularies(data.collate_fn)),
+        normalizer=normalizer,
+        images=make(config.norm.images),
+        transforms={name: _remade(source, name) for name, source in data.sources.items()},
+        augment=make(config.augment.images),
+    )
+    return data, policy
+
+
+def _remade(source: MultiDataset, name: str) -> Steps | None:
+    """Return an embodiment's transforms, if a checkpoint can keep them."""
+    steps = source.settings.transforms_of(name)
+    return steps if all(isinstance(one, Transform) for one in steps) else None
+
+
+def _records(config: DictConfig, policy: ActionChunkPolicy) -> FileRecord:
+    """Return what writes down what was trained, and what its numbers were normalised by."""
+    files = {"config.yaml": OmegaConf.to_yaml(config)}
+    normalizer = policy.preparation.normalizer
+    if normalizer is not None:
+        files["stats.json"] = json.dumps(normalizer.stats.to_plain(), indent=1) + "\n"
+    return FileRecord(Path(config.output_dir), files)
+
+
 def _give_own_folder(config: DictConfig) -> None:
     """Give each job of a `--multirun` the folder that Hydra made for it."""
     run = HydraConfig.get()
@@ -160,7 +194,7 @@ def _give_own_folder(config: DictConfig) -> None:
         config.output_dir = run.runtime.output_dir
 
 
-def _make_trainer(config: DictConfig, record: ConfigRecord) -> lightning.Trainer:
+def _make_trainer(config: DictConfig, record: FileRecord) -> lightning.Trainer:
     _check_counts(config.trainer)
     trainer = make(
         config.trainer,

@@ -8,59 +8,129 @@ from typing import Any
 
 import torch
 
+from egoloader.batch import Sample
 from egoloader.dataset import MultiDataset
 from egoloader.errors import SettingsError
+from egoloader.keymap import KeyMap
+from egoloader.sample import SampleMaker
+from egoloader.tokens import TextCollate
+from egoloader.transforms import Chain, Transform
+from egoloader.transforms.transform import mask_key
 
-__all__ = ["SampleSpec", "describe"]
+__all__ = ["SampleSpec", "describe", "vocabularies"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SampleSpec:
-    """Shapes of one embodiment's samples, in the keymap's order.
+    """Shapes of one embodiment's samples, in the samples' order.
 
     Attributes:
         cameras: per camera entry, its number of frames.
         states: per proprio entry, its size with all steps: n * D.
-        actions: per action chunk, (H, D) with D = all numbers of a step.
+        actions: per action chunk, its shape: (H, D…).
+        texts: per entry that comes with tokens of its text, what these are below.
+        recorded: per action entry of the keymap, its shape ahead of the transforms: (n, D…).
     """
 
     cameras: dict[str, int]
     states: dict[str, int]
-    actions: dict[str, tuple[int, int]]
+    actions: dict[str, tuple[int, ...]]
+    texts: dict[str, int] = dataclasses.field(default_factory=dict)
+    recorded: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> SampleSpec:
         """Make a spec from what `dataclasses.asdict` gave, as a checkpoint keeps it."""
-        actions = {key: (int(h), int(d)) for key, (h, d) in plain["actions"].items()}
-        return cls(dict(plain["cameras"]), dict(plain["states"]), actions)
+        cameras, states, texts = (dict(plain[name]) for name in ("cameras", "states", "texts"))
+        actions, recorded = (
+            {key: tuple(shape) for key, shape in plain[name].items()}
+            for name in ("actions", "recorded")
+        )
+        return cls(cameras, states, actions, texts, recorded)
 
 
-def describe(sources: Mapping[str, MultiDataset]) -> dict[str, SampleSpec]:
+def describe(
+    sources: Mapping[str, MultiDataset], vocabulary: Mapping[str, int] | None = None
+) -> dict[str, SampleSpec]:
     """Describe each source's samples, from its first one.
+
+    Args:
+        sources: per embodiment, its episodes.
+        vocabulary: per key of texts that come with tokens, what these are below.
 
     Raises:
         SettingsError: no action chunk, or one whose padding the keymap doesn't mask; images that
-            are not pixels.
+            are not pixels; an action that a transform has joined to something else.
     """
-    return {name: _describe(name, source) for name, source in sources.items()}
+    return {name: _describe(name, source, vocabulary or {}) for name, source in sources.items()}
 
 
-def _describe(name: str, source: MultiDataset) -> SampleSpec:
+def vocabularies(collate_fn: object) -> dict[str, int]:
+    """Return, per key whose texts are tokenized, what its tokens are below.
+
+    Args:
+        collate_fn: a `TextCollate`; any other has none.
+
+    Raises:
+        SettingsError: the tokenizer doesn't say, by its length or its `vocab_size`.
+    """
+    if not isinstance(collate_fn, TextCollate):
+        return {}
+    tokenizer: Any = collate_fn.tokenizer
+    # A length counts tokens that were added to it, too.
+    size = len(tokenizer) if hasattr(tokenizer, "__len__") else getattr(tokenizer, "vocab_size", 0)
+    if type(size) is not int or size < 1:
+        raise SettingsError(
+            "the policy has to know how many different tokens there are; give the tokenizer a "
+            f"vocab_size, a whole number that they are below: {type(tokenizer).__name__} has none"
+        )
+    return dict.fromkeys(collate_fn.keys, max(size, collate_fn.pad_id + 1))
+
+
+def _describe(name: str, source: MultiDataset, vocabulary: Mapping[str, int]) -> SampleSpec:
     sample, keymap = source[0], source.keymaps[name]
-    spec = SampleSpec({}, {}, {})
-    for key, entry in keymap.items():
+    spec = SampleSpec({}, {}, {}, {}, _recorded(source, keymap))
+    for key, role in _roles(name, source, keymap, sample).items():
         value = sample[key]
-        if entry.is_camera:
+        if role == "camera_keys":
             _check_camera(name, key, value)
             spec.cameras[key] = 1 if value.dim() == 3 else len(value)
-        elif entry.key_type == "proprio_keys":
+        elif role == "proprio_keys":
             spec.states[key] = value.numel()
-        elif entry.key_type == "action_keys":
+        elif role == "action_keys":
             _check_action(name, key, value, sample)
-            spec.actions[key] = (len(value), value[0].numel())
+            spec.actions[key] = tuple(value.shape)
+        elif key in vocabulary:
+            spec.texts[key] = vocabulary[key]
     if not spec.actions:
         raise SettingsError(f"the keymap of {name!r} has no action_keys entry to predict")
     return spec
+
+
+def _roles(name: str, source: MultiDataset, keymap: KeyMap, sample: Sample) -> dict[str, str]:
+    """Return the `key_type` of a sample's keys that entries of the keymap have become, in order."""
+    steps = source.settings.transforms_of(name)
+    origins = Chain(tuple(one for one in steps if isinstance(one, Transform))).origins
+    roles: dict[str, str] = {}
+    for key in sample:
+        roots = [root for root in origins.get(key, (key,)) if root in keymap]
+        kinds = sorted({keymap[root].key_type for root in roots})
+        if len(kinds) > 1:
+            raise SettingsError(
+                f"key {key!r} of {name!r} joins {' and '.join(kinds)} ({', '.join(roots)}), so "
+                "that a policy can't tell what to predict; join actions to actions"
+            )
+        if kinds:
+            roles[key] = kinds[0]
+    return roles
+
+
+def _recorded(source: MultiDataset, keymap: KeyMap) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of action entries ahead of the transforms."""
+    maker = SampleMaker(next(source.open_each()), keymap, source.settings)
+    shapes = {field.key: field.shape for field in maker.fields()}
+    actions = [key for key, spec in keymap.items() if spec.key_type == "action_keys"]
+    return {key: shape for key in actions if (shape := shapes[key]) is not None}
 
 
 def _check_camera(name: str, key: str, value: Any) -> None:
@@ -72,7 +142,7 @@ def _check_camera(name: str, key: str, value: Any) -> None:
 
 
 def _check_action(name: str, key: str, value: torch.Tensor, sample: Mapping[str, Any]) -> None:
-    mask = sample.get(f"{key}_is_pad")
+    mask = sample.get(mask_key(key))
     if mask is None or mask.dim() == 0 or value.dim() == 0:
         raise SettingsError(
             f"action entry {key!r} of {name!r} needs a horizon and a mask, or padded steps would "

@@ -1,0 +1,104 @@
+"""From what a robot records to actions as it records them: the transforms there, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from egoloader.errors import SettingsError, near_miss
+from egoloader.transforms import Transform
+from egoloader.transforms.transform import companions, mask_key
+
+__all__ = ["predict_recorded"]
+
+Batch = dict[str, Any]
+Forward = Callable[[Batch], Mapping[str, torch.Tensor]]
+
+
+def predict_recorded(
+    observed: Mapping[str, Any],
+    recorded: Mapping[str, tuple[int, ...]],
+    transforms: Sequence[Transform],
+    forward: Forward,
+) -> dict[str, torch.Tensor]:
+    """Predict actions from what was observed, in the units, frames and keys of the recording.
+
+    The transforms are gone through with actions of zeros, all of them padded; what is predicted
+    takes their place behind the last, and goes back through the inverses of those that have changed
+    it. The rest of the sample stands then as it stood there on the way: what changes observations
+    alone, or leaves some out, needs no inverse.
+
+    Args:
+        observed: a batch of what the keymap's entries make, without transforms. Actions may be
+            absent; those that are there are not looked at.
+        recorded: per action entry, its shape: (n, D…).
+        transforms: of the training samples, in order.
+        forward: predicts from a transformed batch; per action key behind them, (B, H, D).
+
+    Returns:
+        Per action entry, (B, n, D…).
+
+    Raises:
+        SettingsError: something observed is missing, or a transform that changes actions has no
+            inverse; names it.
+        TransformError: numbers can't be changed.
+    """
+    stages, derived = [_with_blanks(observed, recorded)], [set(recorded)]
+    for transform in transforms:
+        stages.append(transform(stages[-1]))
+        derived.append(_derived(transform, derived[-1], stages[-1]))
+    predicted = forward(stages[-1])
+    sample = dict(stages[-1])
+    for key in derived[-1]:
+        if key in predicted:
+            blank = stages[-1][key]
+            sample[key] = predicted[key].reshape_as(blank).to(blank.dtype)
+            sample[mask_key(key)] = torch.zeros_like(sample[mask_key(key)])
+    for place in reversed(range(len(transforms))):
+        way = (stages[place], stages[place + 1])
+        sample = _undo(transforms[place], way, derived[place], sample)
+    return {key: sample[key] for key in recorded if key in sample}
+
+
+def _with_blanks(observed: Mapping[str, Any], recorded: Mapping[str, tuple[int, ...]]) -> Batch:
+    """Return a batch with actions of zeros, all padded."""
+    if "fps" not in observed:
+        raise SettingsError(f"a batch has {'fps'!r}, (B,); {near_miss('fps', observed)}")
+    rates = observed["fps"]
+    made = dict(observed)
+    for key, shape in recorded.items():
+        made[key] = torch.zeros((len(rates), *shape), device=rates.device)
+        made[mask_key(key)] = torch.ones(
+            (len(rates), shape[0]), dtype=torch.bool, device=rates.device
+        )
+    return made
+
+
+def _derived(transform: Transform, derived: set[str], sample: Batch) -> set[str]:
+    """Return the keys behind a transform that some keys ahead of it have become."""
+    origins = transform.origins
+    return {key for key in sample if derived.intersection(origins.get(key, (key,)))}
+
+
+def _undo(transform: Transform, way: tuple[Batch, Batch], derived: set[str], after: Batch) -> Batch:
+    """Return a batch as it was ahead of a transform, with the actions of one behind it.
+
+    Args:
+        transform: what is undone.
+        way: the batch ahead of it, and what has come of that.
+        derived: the actions ahead of it.
+        after: the batch behind it, with actions that have been predicted.
+    """
+    before, made = way
+    wanted = {name for key in derived if key in before for name in (key, *companions(key))}
+    kept = {key: value for key, value in before.items() if key not in wanted}
+    if not all(key in made and made[key] is before[key] for key in wanted if key in before):
+        try:
+            after = transform.inverse()(after)
+        except SettingsError as error:
+            raise SettingsError(
+                f"predicted actions can't be given as they are recorded: {error}"
+            ) from None
+    return kept | {key: after[key] for key in after if key in wanted}

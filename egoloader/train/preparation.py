@@ -1,0 +1,102 @@
+"""What becomes of a batch between the loader and the network: once, on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from egoloader.augment import ImageAugment, absent_frames
+from egoloader.errors import SettingsError
+from egoloader.imagestats import ImageStats, normalize_images
+from egoloader.normalizer import Normalizer
+from egoloader.train.spec import SampleSpec
+
+__all__ = ["Preparation"]
+
+Batch = Mapping[str, Any]
+#: Of images in 0…1, which stay as they are.
+_PLAIN_IMAGES = ImageStats(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), scale=1.0)
+
+
+class Preparation(nn.Module):
+    """Augments images while training, normalises images and numbers, and takes predictions back.
+
+    Frames of absent cameras, which are all zero, stay so. Nothing waits for the device.
+
+    Args:
+        specs: per embodiment, what its samples are.
+        normalizer: of numbers (or its plain form); None leaves them as they are.
+        images: what images are normalised by (or its plain form); None leaves them in 0…1.
+        augment: changes images in training; None doesn't.
+    """
+
+    def __init__(
+        self,
+        specs: Mapping[str, SampleSpec],
+        normalizer: Normalizer | Mapping[str, Any] | None,
+        images: ImageStats | Mapping[str, Any] | None,
+        augment: ImageAugment | None,
+    ) -> None:
+        super().__init__()
+        if isinstance(normalizer, Mapping):
+            normalizer = Normalizer.from_plain(normalizer)
+        self.normalizer = normalizer
+        self.images = ImageStats(**images) if isinstance(images, Mapping) else images
+        self._specs, self._augment = dict(specs), augment
+        if augment is not None and not isinstance(augment, ImageAugment):
+            raise SettingsError(f"augment must be an ImageAugment, got {augment!r}")
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return what a robot needs of it, in plain values: not how images are augmented."""
+        return {
+            "normalizer": None if self.normalizer is None else self.normalizer.to_plain(),
+            "images": None if self.images is None else self.images.to_plain(),
+        }
+
+    def forward(self, embodiment: str, batch: Batch) -> dict[str, Any]:
+        """Return a batch as the network takes it.
+
+        Args:
+            embodiment: whose batch it is.
+            batch: of samples as a dataset hands them out; images uint8 in 0…255, or float in 0…1.
+
+        Raises:
+            SettingsError: it was prepared before, or lacks a key.
+        """
+        spec = self._specs.get(embodiment)
+        if spec is None:
+            raise SettingsError(
+                f"the policy was built for {sorted(self._specs)}, not for {embodiment!r}"
+            )
+        cameras = {key: batch[key] for key in spec.cameras}
+        absent = {key: absent_frames(frames) for key, frames in cameras.items()}
+        if self._augment is not None and self.training and cameras:
+            cameras = self._augment(cameras, batch["sample_seed"])
+        stats = self.images or _PLAIN_IMAGES
+        images = {
+            key: normalize_images(frames, stats).masked_fill(absent[key][..., None, None, None], 0)
+            for key, frames in cameras.items()
+        }
+        made = {**batch, **images}
+        return made if self.normalizer is None else self.normalizer.normalize(embodiment, made)
+
+    def restore(
+        self, embodiment: str, chunks: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Return chunks as the samples have them, in their units.
+
+        Args:
+            embodiment: whose they are.
+            chunks: per action key (B, H, D), or of the samples' shapes; normalised.
+
+        Returns:
+            Per action key, (B, H, D…).
+        """
+        shapes = self._specs[embodiment].actions
+        shaped = {key: chunk.reshape(-1, *shapes[key]) for key, chunk in chunks.items()}
+        if self.normalizer is None:
+            return shaped
+        return dict(self.normalizer.unnormalize(embodiment, shaped))

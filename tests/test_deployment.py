@@ -1,0 +1,135 @@
+"""Predicted actions come back as they were recorded, whatever transforms lie between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.transform import Rotation
+
+from egoloader.errors import SettingsError
+from egoloader.train.deployment import predict_recorded
+from egoloader.transforms import (
+    Chain,
+    Concatenate,
+    DeltaActions,
+    Drop,
+    IntoFrame,
+    PadDimensions,
+    PoseRotation,
+    RelativeActions,
+    Rename,
+    Stride,
+    Transform,
+)
+
+POSES = ["state", "action"]
+WHOLE = [
+    IntoFrame(keys=POSES, reference="head"),
+    Drop(keys=["head"]),
+    RelativeActions(keys=["action"], reference="state", step=-1),
+    PoseRotation(keys=POSES, target=["xyz", "rotation_6d"]),
+    Concatenate(keys=["action", "grip"], sizes=[9, 1], whole="arm"),
+    Stride(keys=["state"], every=2),
+    Rename(keys=["arm", "state"], to=["target", "pose"]),
+    PadDimensions(keys=["target"], given=10, size=12),
+]
+RECORDED = {"action": (5, 7), "grip": (5, 1)}
+
+
+def poses(generator: np.random.Generator, *lead: int) -> torch.Tensor:
+    """Return poses, xyz and wxyz with w >= 0: (*lead, 7)."""
+    count = int(np.prod(lead))
+    turns = Rotation.random(count, random_state=generator).as_quat(
+        canonical=True, scalar_first=True
+    )
+    rows = np.concatenate([generator.normal(size=(count, 3)), turns], axis=1)
+    return torch.from_numpy(rows.reshape(*lead, 7).astype(np.float32))
+
+
+def batch(size: int = 3) -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    return {
+        "fps": torch.full((size,), 30.0),
+        "head": poses(generator, size),
+        "state": poses(generator, size, 4),
+        "action": poses(generator, size, 5),
+        "action_is_pad": torch.zeros(size, 5, dtype=torch.bool),
+        "grip": torch.from_numpy(generator.random((size, 5, 1)).astype(np.float32)),
+        "grip_is_pad": torch.zeros(size, 5, dtype=torch.bool),
+    }
+
+
+def observed(whole: dict[str, Any]) -> dict[str, Any]:
+    return {key: whole[key] for key in ("fps", "head", "state")}
+
+
+@pytest.mark.parametrize("kept", range(len(WHOLE) + 1))
+def test_what_is_predicted_behind_transforms_comes_back_as_it_was_recorded(kept: int) -> None:
+    whole, transforms = batch(), WHOLE[:kept]
+    known = Chain(transforms)(whole)
+    seen: list[dict[str, Any]] = []
+
+    def forward(transformed: dict[str, Any]) -> dict[str, torch.Tensor]:
+        seen.append(transformed)
+        names = [key for key in ("action", "grip", "arm", "target") if key in known]
+        # As a network gives them: rows flat.
+        return {key: known[key].reshape(*known[key].shape[:2], -1) for key in names}
+
+    made = predict_recorded(observed(whole), RECORDED, transforms, forward)
+    assert {key: tuple(value.shape) for key, value in made.items()} == {
+        key: (3, *shape) for key, shape in RECORDED.items()
+    }
+    for key, value in made.items():
+        assert torch.allclose(value, whole[key], atol=1e-5), key
+    # The network sees the observations transformed, as in training, and no actions.
+    for key in ("head", "state", "pose"):
+        assert (key in seen[0]) == (key in known)
+        assert key not in known or torch.equal(seen[0][key], known[key])
+    masks = [seen[0][key] for key in seen[0] if key.endswith("_is_pad") and "dim" not in key]
+    assert masks
+    assert all(bool(mask.all()) for mask in masks)
+
+
+def test_actions_that_are_there_are_not_looked_at() -> None:
+    whole = batch()
+    known = Chain(WHOLE)(whole)
+    spoilt = {**whole, "action": torch.full_like(whole["action"], torch.nan)}
+    made = predict_recorded(spoilt, RECORDED, WHOLE, lambda _: {"target": known["target"]})
+    assert torch.allclose(made["action"], whole["action"], atol=1e-5)
+
+
+def test_deltas_add_up_again() -> None:
+    whole = batch()
+    chain = [DeltaActions(keys=["grip"], reference="grip_now", row=["scalar"])]
+    whole["grip_now"] = torch.rand(3, 1)
+    known = Chain(chain)(whole)["grip"]
+    made = predict_recorded(
+        {"fps": whole["fps"], "grip_now": whole["grip_now"]},
+        {"grip": (5, 1)},
+        chain,
+        lambda _: {"grip": known},
+    )
+    assert torch.allclose(made["grip"], whole["grip"], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("transforms", "message"),
+    [
+        ([Stride(keys=["grip"], every=2)], "can't be given as they are recorded: Stride"),
+        ([IntoFrame(keys=["action"], reference="tail")], "there is no key 'tail'"),
+    ],
+)
+def test_what_cannot_be_taken_back_is_refused(transforms: list[Transform], message: str) -> None:
+    def forward(transformed: dict[str, Any]) -> dict[str, torch.Tensor]:
+        return {key: transformed[key] for key in ("action", "grip")}
+
+    with pytest.raises(SettingsError, match=message):
+        predict_recorded(observed(batch()), RECORDED, transforms, forward)
+
+
+def test_a_batch_without_its_rate_is_refused() -> None:
+    with pytest.raises(SettingsError, match="'fps'"):
+        predict_recorded({"state": torch.zeros(2, 7)}, RECORDED, [], lambda _: {})
