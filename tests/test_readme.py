@@ -84,9 +84,7 @@ def test_transforms_of_a_sample_episode(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_augmenting_the_images_of_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPO)
-    names = run(next(block for block in blocks("python") if "KeySpec" in block))
-    names["episode"] = REPO / "egoloader/samples/pick_place_0.zarr"
-    found = run(next(block for block in blocks("python") if "ImageAugment" in block), **names)
+    found = run(next(block for block in blocks("python") if "ImageAugment" in block))
     for key in ("image", "past"):
         assert found["moved"][key].shape == found["batch"][key].shape
         assert found["moved"][key].dtype == torch.float32

@@ -141,7 +141,7 @@ class ColorJitter(FrameStep):
                 is_saturation = kind == affine.index(_SATURATION)
                 gray.mul_(rest.where(is_saturation, 0.0)).add_(added)
                 added = gray
-            frames.mul_(factor[:, None]).add_(added[:, None])
+            torch.addcmul(added[:, None], frames, factor[:, None], out=frames)
         else:
             frames.mul_(factor[:, None])
         frames.clamp_(0.0, 1.0)
