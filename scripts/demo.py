@@ -47,7 +47,7 @@ def main(samples: Path, output: Path) -> None:
     first, last = losses[min(losses)]["train"], losses[max(losses)]["train"]
     if last >= first:
         sys.exit(f"the training loss did not fall: {first:.4f}, then {last:.4f}")
-    config = compose([])
+    config = compose(["recipe=samples"])
     keymap = make(config.keymap)
     picture = output / "sample.png"
     draw_sample(

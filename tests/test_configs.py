@@ -28,6 +28,7 @@ CHOICES = sorted(
 NEEDED = {
     ("data", "folder"): [f"data.folder={sample_folder()}"],
     ("keymap", "state_action"): ["keymap.state=[obs_ee_pose]"],
+    ("recipe", "cotraining"): [f"data.folder={sample_folder()}"],
 }
 
 
@@ -52,7 +53,8 @@ def all_inside(value: Any, seen: set[int]) -> list[Any]:
 def test_the_tree_is_what_it_was() -> None:
     groups = {group for group, _ in CHOICES}
     assert groups == {
-        *("augment", "callbacks", "data", "keymap", "logger", "model", "norm", "sampler", "trainer")
+        *("augment", "callbacks", "data", "keymap", "logger", "model", "norm", "recipe"),
+        *("sampler", "trainer"),
     }
     assert ("keymap", "human") in CHOICES
 
@@ -69,6 +71,10 @@ def test_every_choice_composes_and_builds(group: str, choice: str, tmp_path: Pat
         wanted = {"images": (ImageAugment, ImageStats), "numbers": Normalization}
         assert all(isinstance(one, wanted[name]) for name, one in built.items() if one is not None)
         assert (choice == "none") == all(one is None for one in built.values())
+    elif group == "recipe":  # what it chooses, and changes of that
+        assert isinstance(make(config.data), EpisodeDataModule)
+        assert all(make(config[name].images) is not None for name in ("augment", "norm"))
+        assert make(config.norm.numbers).skip
     elif group == "model":
         spec = SampleSpec({"camera": 1}, {"state": 7}, {"action": (4, 2)})
         assert isinstance(make(config.model)({"arm": spec}), ActionChunkPolicy)
@@ -77,7 +83,8 @@ def test_every_choice_composes_and_builds(group: str, choice: str, tmp_path: Pat
     else:
         built = make(config[group])
         wanted = {"data": EpisodeDataModule, "keymap": KeyMap}
-        assert isinstance(built, wanted.get(group, object))
+        for one in built.values() if choice == "cotraining" else [built]:
+            assert isinstance(one, wanted.get(group, object))
 
 
 @pytest.mark.parametrize("choice", [name for group, name in CHOICES if group == "keymap"])
