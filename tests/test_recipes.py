@@ -10,13 +10,15 @@ import numpy.typing as npt
 import pytest
 from scipy.spatial.transform import Rotation
 
-from egoloader import EpisodeWriter, ZarrEpisode
+from egoloader import ByteTokenizer, EpisodeWriter, TextCollate, ZarrEpisode
+from egoloader.assembly import make_sample
 from egoloader.sample import SampleMaker, SampleSettings
 from egoloader.train.config import compose, make, sample_folder
 from egoloader.train.policy import ActionChunkPolicy
 from egoloader.train.predictionpicture import Rollout, draw_predictions, roll_out
 from egoloader.train.recipe import fit
 from tests.episodes import pictures
+from tests.test_readme import blocks, run
 from tests.test_train import ONE_STEP, quietly
 
 STEP = [*ONE_STEP, "augment=default"]
@@ -59,6 +61,19 @@ def test_the_samples_recipe_predicts_as_it_was_recorded(tmp_path: Path) -> None:
     # A step of training leaves predictions near the middle of what is normalised, in real units.
     stats = policy.preparation.normalizer.stats["sawyer"]["cmd_ee_delta"]  # type: ignore[union-attr]
     assert (np.abs(rollout.predicted - stats.mean) < 8 * stats.std).all()
+    block = next(block for block in blocks("python") if "load_from_checkpoint" in block)
+    maker = SampleMaker(
+        ZarrEpisode(Path(sample_folder()) / "pick_place_0.zarr"),
+        make(compose(["recipe=samples"]).keymap),
+        SampleSettings(),
+    )
+    observed = TextCollate(tokenizer=ByteTokenizer(max_length=64), keys=["task"])(
+        [make_sample(maker, frame) for frame in (0, 5, 11)]
+    )
+    del observed["cmd_ee_delta"], observed["cmd_ee_delta_is_pad"]  # as a robot has it
+    checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    actions = run(block, checkpoint=checkpoint, observed=observed)["actions"]["cmd_ee_delta"]
+    np.testing.assert_allclose(actions.numpy(), rollout.predicted, atol=1e-5)
     draw_predictions(found, "pick_place_0.zarr", tmp_path / "predictions.png")
     assert (tmp_path / "predictions.png").stat().st_size > 10_000
 
