@@ -9,16 +9,20 @@ import torch
 from torch import nn
 
 from egoloader.augment import ImageAugment, absent_frames
-from egoloader.errors import SettingsError
+from egoloader.errors import SettingsError, TransformError
 from egoloader.imagestats import ImageStats, normalize_images
 from egoloader.normalizer import Normalizer
 from egoloader.train.spec import SampleSpec
 
-__all__ = ["Preparation"]
+__all__ = ["Preparation", "PreparedBatch"]
 
 Batch = Mapping[str, Any]
 #: Of images in 0…1, which stay as they are.
 _PLAIN_IMAGES = ImageStats(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), scale=1.0)
+
+
+class PreparedBatch(dict[str, Any]):
+    """A batch that `Preparation` made, and refuses."""
 
 
 class Preparation(nn.Module):
@@ -56,7 +60,7 @@ class Preparation(nn.Module):
             "images": None if self.images is None else self.images.to_plain(),
         }
 
-    def forward(self, embodiment: str, batch: Batch) -> dict[str, Any]:
+    def forward(self, embodiment: str, batch: Batch) -> PreparedBatch:
         """Return a batch as the network takes it.
 
         Args:
@@ -64,8 +68,11 @@ class Preparation(nn.Module):
             batch: of samples as a dataset hands them out; images uint8 in 0…255, or float in 0…1.
 
         Raises:
-            SettingsError: it was prepared before, or lacks a key.
+            TransformError: it was prepared before, or a value doesn't fit its statistics.
+            SettingsError: it is of another embodiment.
         """
+        if isinstance(batch, PreparedBatch):
+            raise TransformError("the batch is normalised already; prepare it once")
         spec = self._specs.get(embodiment)
         if spec is None:
             raise SettingsError(
@@ -80,8 +87,9 @@ class Preparation(nn.Module):
             key: normalize_images(frames, stats).masked_fill(absent[key][..., None, None, None], 0)
             for key, frames in cameras.items()
         }
-        made = {**batch, **images}
-        return made if self.normalizer is None else self.normalizer.normalize(embodiment, made)
+        if self.normalizer is None:
+            return PreparedBatch({**batch, **images})
+        return PreparedBatch({**self.normalizer.normalize(embodiment, batch), **images})
 
     def restore(
         self, embodiment: str, chunks: Mapping[str, torch.Tensor]
