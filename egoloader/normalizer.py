@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
@@ -107,9 +107,10 @@ class Normalizer(torch.nn.Module):
     where they lie), with a `StatisticsWarning` that names them. Numbers that were never counted
     (padded dimensions, absent arrays) stay as they are; so do those that `<key>_dim_is_pad` marks.
 
-    Moves with the module that it is part of; nothing waits for a device then. Its tensors are in no
-    `state_dict`: `to_plain` goes into a checkpoint's hyper-parameters, and `from_plain` makes the
-    same normalizer of it, with nothing else at hand.
+    Moves with the module that it is part of, and nothing waits for a device then; where that module
+    is made one of half precision, the scales stay float32. Its tensors are in no `state_dict`:
+    `to_plain` goes into a checkpoint's hyper-parameters, and `from_plain` makes the same normalizer
+    of it, with nothing else at hand.
 
     Args:
         stats: of the training data.
@@ -133,6 +134,7 @@ class Normalizer(torch.nn.Module):
         check_skipped_keys("modes", self.settings.modes, known)
         check_skipped_keys("skip", skip, known)
         self._names: dict[str, dict[str, str]] = {}
+        self._scales: dict[str, torch.Tensor] = {}
         for embodiment, keys in stats.items():
             self._names[embodiment] = {}
             for key, one in keys.items():
@@ -153,7 +155,8 @@ class Normalizer(torch.nn.Module):
 
         Raises:
             MissingStatisticsError: there are none of the embodiment.
-            TransformError: the batch was normalised before, or a value doesn't fit its statistics.
+            TransformError: the batch was normalised before, or a value that there are statistics of
+                is no tensor, or doesn't fit them.
         """
         if isinstance(batch, NormalizedBatch):
             raise TransformError("the batch is normalised already; normalize it once")
@@ -206,7 +209,19 @@ class Normalizer(torch.nn.Module):
         shift = scale.shift.astype(np.float32)
         rest = (scale.shift - shift).astype(np.float32)
         parts = np.stack([shift, rest, scale.spread.astype(np.float32)])
-        self.register_buffer(name, torch.from_numpy(parts), persistent=False)
+        self._scales[name] = torch.from_numpy(parts)
+        self.register_buffer(name, self._scales[name], persistent=False)
+
+    def _apply(
+        self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+    ) -> Normalizer:
+        """Move as any module does; the scales stay float32, which no fewer bits can stand for."""
+        super()._apply(fn, recurse)
+        for name, scale in self._scales.items():
+            device = self.get_buffer(name).device
+            if device.type != "meta":
+                setattr(self, name, scale.to(device))
+        return self
 
     def _changed(self, embodiment: str, values: Mapping[str, Any], change: Any, made: Made) -> Made:
         if embodiment not in self._names:
@@ -216,9 +231,14 @@ class Normalizer(torch.nn.Module):
             raise TransformError(f"a batch maps keys to values, got {type(values).__name__}")
         names = self._names[embodiment]
         for key, value in values.items():
-            if key not in names or not isinstance(value, torch.Tensor):
+            if key not in names:
                 made[key] = value
                 continue
+            if not isinstance(value, torch.Tensor):
+                raise TransformError(
+                    f"key {key!r} of {embodiment!r} has statistics, and must be a tensor, not "
+                    f"{type(value).__name__}; torch.as_tensor makes one"
+                )
             parts = self.get_buffer(names[key])
             size = parts.ndim - 1
             if value.ndim < size or tuple(value.shape[value.ndim - size :]) != parts.shape[1:]:

@@ -286,3 +286,25 @@ def test_it_moves_with_its_module() -> None:
     module = torch.nn.ModuleDict({"normalizer": normalizer_of(ROWS)}).to("meta")
     made = module["normalizer"].normalize("sawyer", {"state": torch.empty(2, 3, device="meta")})
     assert made["state"].device.type == "meta"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_module_of_half_precision_normalises_as_well(dtype: torch.dtype) -> None:
+    module = torch.nn.ModuleDict({"normalizer": normalizer_of(ROWS)}).to(dtype)
+    made = module["normalizer"].normalize("sawyer", {"state": torch.from_numpy(ROWS)})["state"]
+    np.testing.assert_array_equal(made.numpy(), normalized(normalizer_of(ROWS), ROWS))
+
+
+def test_it_comes_back_from_where_no_numbers_are_kept() -> None:
+    normalizer = normalizer_of(ROWS).to("meta").to_empty(device="cpu")
+    np.testing.assert_array_equal(
+        normalized(normalizer, ROWS), normalized(normalizer_of(ROWS), ROWS)
+    )
+
+
+@pytest.mark.parametrize("value", [ROWS, ROWS.tolist(), None])
+def test_numbers_that_are_no_tensor_are_refused(value: object) -> None:
+    normalizer = normalizer_of(ROWS)
+    for change in (normalizer.normalize, normalizer.unnormalize):
+        with pytest.raises(TransformError, match="'state' of 'sawyer' .* must be a tensor, not "):
+            change("sawyer", {"state": value})
