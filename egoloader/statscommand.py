@@ -56,6 +56,7 @@ def stats(
     from egoloader.statsreport import stats_report
     from egoloader.train.config import compose, make
 
+    _check_output(output)
     config = compose(context.args)
     keymap = make(config.keymap)
     options: dict[str, Any] = {name: config.data[name] for name in _DATA_OPTIONS}
@@ -76,7 +77,7 @@ def stats(
             frame_filter=config.data.frame_filter,
             outliers=None if outliers is None else [one.strip() for one in outliers.split(",")],
             skip=_parse_skip(skip or ()),
-            workers=min(workers or os.cpu_count() or 1, len(data.episodes)),
+            workers=min(_cores() if workers is None else workers, len(data.episodes)),
             cache=cache,
             on_progress=lambda done, total: progress.update(bar, completed=done, total=total),
         )
@@ -87,6 +88,22 @@ def stats(
     if output is not None:
         found.save(output)
         console.print(f"written to {shown(str(output))}", soft_wrap=True)
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
+def _check_output(output: Path | None) -> None:
+    """Refuse a place where no file can be written, ahead of all that is to be written there.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if output is not None and output.is_dir():
+        raise ConfigError(f"--output is a JSON file, and {str(output)!r} is a folder")
+    if output is not None and not output.absolute().parent.is_dir():
+        raise ConfigError(f"--output: there is no folder {str(output.parent)!r}; make it first")
 
 
 def _parse_skip(texts: Sequence[str]) -> dict[str, list[int] | str]:

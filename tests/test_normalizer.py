@@ -306,5 +306,5 @@ def test_it_comes_back_from_where_no_numbers_are_kept() -> None:
 def test_numbers_that_are_no_tensor_are_refused(value: object) -> None:
     normalizer = normalizer_of(ROWS)
     for change in (normalizer.normalize, normalizer.unnormalize):
-        with pytest.raises(TransformError, match="'state' of 'sawyer' .* must be a tensor, not "):
+        with pytest.raises(TransformError, match=r"'state' of 'sawyer' .* must be a tensor, not "):
             change("sawyer", {"state": value})

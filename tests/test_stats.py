@@ -38,6 +38,7 @@ from egoloader.transforms import (
     Rename,
     SelectDimensions,
     Stride,
+    Transform,
 )
 from tests.episodes import foreign_group, foreign_numbers, pictures, ramp
 from tests.statistics import (
@@ -208,6 +209,61 @@ def test_what_mixes_rows_is_looked_at_in_samples_without_padding(
     stats = NormStats.compute(data, workers=workers)["sawyer"]
     wanted = [deltas(arrays["command"], 5) for arrays in written.values()]
     check_against_numpy(stats["action"], np.concatenate(wanted))
+
+
+#: Steps that leave a policy without masks of padding, and what the action is called behind them.
+UNMASKING: dict[str, tuple[list[Transform], str]] = {
+    "dropped": ([Drop(keys=["action_is_pad", "action_is_other_span"])], "action"),
+    "renamed alone": (
+        [Rename(keys=["action_is_pad"], to=["valid"]), Drop(keys=["valid"])],
+        "action",
+    ),
+    "renamed, then dropped": (
+        [Rename(keys=["action"], to=["a"]), Drop(keys=["a_is_pad", "a_is_other_span"])],
+        "a",
+    ),
+    "of a whole": (
+        [
+            Concatenate(keys=["action", "now"], sizes=[2, 2], whole="both"),
+            Drop(keys=["both_is_pad"]),
+            SelectDimensions(keys=["both"], dimensions=[0, 1]),
+        ],
+        "both",
+    ),
+    "of dimensions": (
+        [
+            PadDimensions(keys=["action"], given=2, size=3),
+            Drop(keys=["action_dim_is_pad", "action_is_pad"]),
+        ],
+        "action",
+    ),
+}
+
+
+@pytest.mark.parametrize("is_mixed", [False, True])
+@pytest.mark.parametrize("name", UNMASKING)
+def test_padding_never_counts_where_transforms_leave_masks_out(
+    folder: Path, written: Written, name: str, is_mixed: bool
+) -> None:
+    now = {"zarr_key": "command", "key_type": "action_keys", "horizon": 5}
+    action = {**now, "mask": True, "span_mask": True}
+    keymap = KeyMap.from_config({"action": action, "now": now})
+    since = [DeltaActions(keys=["action"], reference="now", step=0, row=["2 x scalar"])]
+    steps, key = UNMASKING[name]
+    chain = [*(since if is_mixed else []), *steps]
+    data = MultiDataset.from_folder(folder, keymap, transforms=chain)
+    assert not [name for name in data[0] if name.startswith(key) and name.endswith("_is_pad")]
+    found = NormStats.compute(data)["sawyer"][key]
+    wanted = joined(written, "command")
+    if is_mixed:
+        rows = []
+        for index in range(len(data)):
+            sample = data[index]
+            total = len(written[sample["episode"]]["command"])
+            rows.append(sample[key].double().numpy()[: total - int(sample["frame_index"]), :2])
+        wanted = np.concatenate(rows)
+    assert found.counts.tolist() == [len(wanted)] * 2 + [0] * (found.shape[0] - 2)
+    np.testing.assert_allclose(found.mean[:2], wanted.mean(axis=0), rtol=1e-6)
 
 
 def test_a_key_of_rows_stays_one_beside_a_key_that_is_mixed(folder: Path, written: Written) -> None:
@@ -384,6 +440,8 @@ def test_rows_of_other_shapes_are_refused(tmp_path: Path) -> None:
     [
         ({"keys": ["stat"]}, "did you mean 'state'"),
         ({"keys": "state"}, "keys must list"),
+        ({"keys": []}, "keys is empty"),
+        ({"keys": ["state"], "per_step": ["action"]}, "no statistics of 'action'"),
         ({"per_step": ["acton"]}, "did you mean 'action'"),
         ({"per_step": None}, "per_step must list"),
         ({"skip": {"stte": "all"}}, "did you mean 'state'"),

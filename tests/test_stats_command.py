@@ -117,6 +117,10 @@ def test_constant_numbers_are_marked(tmp_path: Path) -> None:
         (("--outliers", "q1,q9"), SettingsError, "no quantile 'q9'"),
         (("--skip", "state:x"), ConfigError, "--skip is KEY, or KEY:3,4,5,6"),
         (("--workers", "-1"), SettingsError, "workers must be"),
+        (("--workers", "0"), SettingsError, "workers must be"),
+        (("--output", "no/such/stats.json"), ConfigError, "there is no folder 'no/such'"),
+        (("--output", "."), ConfigError, "'.' is a folder"),
+        (("--key", "pose", "--per-step", "command"), SettingsError, "of 'command'; there are: 'p"),
     ],
 )
 def test_wrong_options_end_in_a_sentence(

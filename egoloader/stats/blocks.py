@@ -15,7 +15,7 @@ from egoloader.batch import Batch, Sample
 from egoloader.episode import ZarrEpisode
 from egoloader.errors import EgoloaderError, EpisodeFormatError, SampleError
 from egoloader.frameindex import marks_of
-from egoloader.keymap import KeyMap
+from egoloader.keymap import KeyMap, other_span_key
 from egoloader.sample import SampleMaker
 from egoloader.stats.view import View, entry_dtype
 from egoloader.transforms.transform import dim_mask_key, mask_key
@@ -194,6 +194,8 @@ def _rows(episode: ZarrEpisode, view: View, frames: IntArray) -> Sample:
         values = values.astype(np.float64 if dtype.kind == "f" else dtype)
         rows[key] = torch.from_numpy(values)
         rows[mask_key(key)] = torch.full((len(frames),), is_absent)
+        if spec.span_mask:  # there for transforms that name it; statistics are of all spans
+            rows[other_span_key(key)] = torch.zeros(len(frames), dtype=torch.bool)
     return rows
 
 

@@ -64,6 +64,10 @@ class ComputationSettings:
                 if name == "keys" and value is None:
                     continue
                 raise SettingsError(f"{name} must list sample keys, got {value!r}")
+        if self.keys is not None:
+            if not self.keys:
+                raise SettingsError("keys is empty; name one at least, or leave it out for all")
+            check_skipped_keys("per_step", self.per_step, self.keys)
 
 
 class Computation:

@@ -8,7 +8,7 @@ from typing import Any
 
 from egoloader.transforms import Chain, Concatenate, Drop, Rename, Split, Transform
 from egoloader.transforms.reference import ReferenceTransform
-from egoloader.transforms.transform import KeysTransform, companions
+from egoloader.transforms.transform import KeysTransform, companions, dim_mask_key, mask_key
 
 __all__ = ["Remainder", "row_transforms", "without_keys"]
 
@@ -26,14 +26,30 @@ class Remainder:
     gone: frozenset[str]
 
 
-def without_keys(transforms: Sequence[Callable[..., Any]], gone: Iterable[str]) -> Remainder:
+def without_keys(
+    transforms: Sequence[Callable[..., Any]], gone: Iterable[str], keys: Iterable[str]
+) -> Remainder:
     """Return transforms for samples that lack keys; what is made of such a key is not there, too.
 
-    A callable that is none of the project's transforms stays as it is.
+    Masks of padding are not dropped, nor renamed without their keys: what is padded is known by
+    them. A callable that is none of the project's transforms stays as it is.
+
+    Args:
+        transforms: of samples.
+        gone: keys that samples lack.
+        keys: those that are there.
     """
-    left, absent = list[Callable[..., Any]](), set(gone)
+    left, absent, present = list[Callable[..., Any]](), set(gone), set(keys)
     for one in _flat(transforms):
-        reduced, absent = _reduced(one, absent) if isinstance(one, Transform) else (one, absent)
+        if not isinstance(one, Transform):
+            left.append(one)
+            continue
+        if isinstance(one, Drop | Rename):
+            absent |= set(one.keys) & {
+                mask for key in present for mask in (mask_key(key), dim_mask_key(key))
+            }
+        present |= set(one.origins)
+        reduced, absent = _reduced(one, absent)
         left.extend([] if reduced is None else [reduced])
     return Remainder(tuple(left), frozenset(absent))
 
@@ -90,7 +106,14 @@ def _reduced(one: Transform, gone: Set[str]) -> tuple[Transform | None, set[str]
     if isinstance(one, Rename):
         moved = dict(zip(one.keys, one.to, strict=True))
         kept = {old: new for old, new in moved.items() if old not in absent}
-        renamed = {moved.get(key, key) for key in absent}
+        beside = dict(
+            zip(
+                (name for old in one.keys for name in companions(old)),
+                (name for new in one.to for name in companions(new)),
+                strict=True,
+            )
+        )
+        renamed = {(beside | moved).get(key, key) for key in absent}
         return Rename(keys=tuple(kept), to=tuple(kept.values())) if kept else None, renamed
     if isinstance(one, Drop):
         return _drop(tuple(k for k in one.keys if k not in absent)), absent - set(one.keys)

@@ -99,7 +99,7 @@ def view_of(
         return None
     gone = [key for key in keymap if key not in entries]
     plain = dataclasses.replace(settings, image_dtype="uint8", mixed_sizes="error")
-    left = without_keys(settings.transforms_of(episode.embodiment), gone)
+    left = without_keys(settings.transforms_of(episode.embodiment), gone, entries)
     samples = dataclasses.replace(plain, transforms=left.transforms)
     maker = SampleMaker(episode, KeyMap(entries), dataclasses.replace(plain, transforms=()))
     steps = max(len(maker.step_times(key)) for key in entries)
