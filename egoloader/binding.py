@@ -54,7 +54,7 @@ def bind(episode: ZarrEpisode, keymap: KeyMap, *, annotation_cutoff: bool) -> Bi
     entries: dict[str, EntryPlan] = {}
     chunk_rows: dict[str, int] = {}
     steps: dict[str, Steps | Moments] = {}
-    timeline = _timeline(episode) if any(spec.is_timed for spec in keymap.values()) else None
+    timeline = _timeline(episode) if keymap.is_timed else None
     for key, spec in keymap.items():
         if spec.is_task:
             continue
@@ -108,7 +108,8 @@ def _check_times(episode: ZarrEpisode, times: npt.NDArray[np.float64]) -> None:
 
     def refuse(problem: str, frame: int) -> NoReturn:
         raise EpisodeFormatError(
-            f"{problem}; entries with rate_hz or latency_s go by these times",
+            f"{problem}; entries with rate_hz or latency_s go by these times, all of them: repair "
+            "them, or leave the episode out, as a quarantine file does that lists one of them",
             episode=episode.name,
             key=TIMESTAMP,
             frame=frame,
@@ -121,7 +122,7 @@ def _check_times(episode: ZarrEpisode, times: npt.NDArray[np.float64]) -> None:
     stuck = np.flatnonzero(gaps <= 0)
     if len(stuck):
         frame = int(stuck[0]) + 1
-        problem = f"times must ascend, got {times[frame]!r} behind {times[frame - 1]!r}"
+        problem = f"times must ascend, got {times[frame]} behind {times[frame - 1]}"
         refuse(problem, frame)
     pace = np.median(gaps) * episode.fps if len(gaps) else 1.0
     if not 1 / _MAX_PACE <= pace <= _MAX_PACE:

@@ -170,13 +170,16 @@ def _is_lost(
     episode: ZarrEpisode,
     settings: SampleSettings,
 ) -> bool:
-    """Return whether an array is bad as a whole without which the episode can't be opened.
+    """Return whether an array is bad without which the episode can't be opened, or nothing planned.
 
-    No sample maker might take such an array.
+    No sample maker might take such an array. Where entries are read by time, every plan goes by all
+    times, so that one that is bad is enough.
     """
     its = keymap if isinstance(keymap, KeyMap) else keymap.get(episode.embodiment)
     if its is None:
         return False  # no keymap for it, which is refused where the episode is kept
+    if its.is_timed and any(span.key == TIMESTAMP for span in spans):
+        return True
     read = {TIMESTAMP, *its.zarr_keys}
     return _has_whole(spans, read | ({ANNOTATIONS} if reads_spans(its, settings) else set()))
 

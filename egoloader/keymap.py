@@ -104,6 +104,11 @@ class KeyMap(Mapping[str, KeySpec]):
         return tuple(dict.fromkeys(read))
 
     @property
+    def is_timed(self) -> bool:
+        """Whether rows of any entry are found by time, not by counting frames."""
+        return any(spec.is_timed for spec in self._entries.values())
+
+    @property
     def sample_keys(self) -> tuple[str, ...]:
         """Every key that the entries put into a sample, masks among them, in order."""
         keys: list[str] = []

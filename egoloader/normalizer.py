@@ -216,7 +216,7 @@ class Normalizer(torch.nn.Module):
         self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
     ) -> Normalizer:
         """Move as any module does; the scales stay float32, which no fewer bits can stand for."""
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, scale in self._scales.items():
             device = self.get_buffer(name).device
             if device.type != "meta":

@@ -174,6 +174,8 @@ class SampleMaker:
         cuts = zarr_key == ANNOTATIONS and reads_spans(self.keymap, self.settings)
         if zarr_key == TIMESTAMP or is_text or cuts:
             found |= is_row
+        if zarr_key == TIMESTAMP and self.keymap.is_timed:
+            found |= is_row.any()
         for entry in self._entries:
             if entry.zarr_key != zarr_key or entry.number < 0:
                 continue

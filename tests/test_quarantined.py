@@ -47,6 +47,7 @@ from tests.episodes import (
     pictures,
     ramp,
 )
+from tests.motions import write_motion
 from tests.oracle import Oracle, slow_rows
 from tests.orders import surprise
 from tests.soak.recordings import KEYMAP, show, show_all, write_recordings
@@ -189,6 +190,33 @@ def test_all_rows_of_annotations_touch_every_frame_that_needs_them(windows: Path
 
 
 # A dataset with a quarantine.
+
+
+@pytest.mark.parametrize("fault", [np.nan, 0.0, None])
+def test_one_bad_time_touches_every_frame_of_a_time_grid(
+    tmp_path: Path, fault: float | None
+) -> None:
+    times = np.arange(9) / 30
+    write_motion(tmp_path / "data/whole.zarr", 9, fps=30, times=times)
+    if fault is not None:
+        times[5] = fault
+    write_motion(tmp_path / "data/torn.zarr", 9, fps=30, times=times)
+    bad = {"episode": "torn.zarr", "start": 5, "end": 6, "key": "timestamp"}
+    file = write_list(tmp_path / "bad.json", bad)
+    frames = {"zarr_key": "a", "key_type": "action_keys", "horizon": 2}
+    data = MultiDataset.from_folder(
+        tmp_path / "data", KeyMap.from_config({"a": frames}), quarantine=file
+    )
+    assert data.frames_by_episode() == [("torn.zarr", 8), ("whole.zarr", 9)]
+    grid = {**frames, "horizon": None, "rate_hz": 20, "horizon_s": 0.1}
+    data = MultiDataset.from_folder(
+        tmp_path / "data", KeyMap.from_config({"a": grid}), quarantine=file
+    )
+    assert [(sample["episode"], sample["a"].shape) for sample in data] == [
+        ("whole.zarr", (2, 7))
+    ] * 9
+    with pytest.raises((SettingsError, EpisodeFormatError), match=r"in quarantine|quarantine file"):
+        ZarrDataset(tmp_path / "data/torn.zarr", KeyMap.from_config({"a": grid}), quarantine=file)
 
 
 def test_indices_pass_over_what_is_in_quarantine(recordings: Path, file: Path) -> None:
