@@ -652,6 +652,19 @@ def test_they_survive_files_and_checkpoints(data: MultiDataset, tmp_path: Path) 
     assert stats != stats.without_outliers()
 
 
+def outliers_at(start: int, stop: int) -> dict[str, Any]:
+    one = {"total_frames": 77, "left_out": [[start, stop]], "outliers": 1, "by_key": {}}
+    return {"quantiles": ["q1", "q99"], "episodes": {"a": one}}
+
+
+@pytest.mark.parametrize("name", ["no/such/stats.json", "."])
+def test_a_place_where_no_file_can_be_is_refused(
+    data: MultiDataset, tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(SettingsError, match="no file in a folder that is there"):
+        NormStats.compute(data).save(tmp_path / name)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -666,7 +679,16 @@ def test_they_survive_files_and_checkpoints(data: MultiDataset, tmp_path: Path) 
         (lambda p: p["embodiments"]["sawyer"]["state"].update(mean=[[1.0], 2]), "equal lengths"),
         (lambda p: p["embodiments"]["sawyer"]["state"].update(min=[np.nan] * 4), "finite"),
         (lambda p: p["embodiments"]["sawyer"]["state"].update(counts=[0.5] * 4), "whole numbers"),
+        (lambda p: p["embodiments"]["sawyer"]["state"].update(counts=[1e30] * 4), "below 2"),
+        (lambda p: p["embodiments"]["sawyer"]["state"].update(mean=["1"] * 4), "must be numbers"),
+        (lambda p: p["embodiments"]["sawyer"]["state"].update(mean=[9e9] * 4), "mean does not lie"),
+        (
+            lambda p: p["embodiments"]["sawyer"]["state"]["quantiles"].update(q1=[-1.0] * 4),
+            "q1 does not lie between",
+        ),
         (lambda p: p["embodiments"]["sawyer"]["state"].update(is_exact=1), "true or false"),
+        (lambda p: p.update(outliers=outliers_at(-5, 3)), "frames -5 to 3 .* none of the 77 of"),
+        (lambda p: p.update(outliers=outliers_at(5, 78)), "frames 5 to 78 .* of episode 'a'"),
         (lambda p: p["embodiments"]["sawyer"]["state"]["quantiles"].pop("q1"), "lacks 'q1'"),
         (lambda p: p.update(outliers={"quantiles": ["q1", "q99"]}), "no filter of outliers"),
     ],

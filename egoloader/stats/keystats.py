@@ -109,8 +109,8 @@ class KeyStats:
             if not isinstance(plain[name], bool):
                 raise SettingsError(f"{where}: {name} is true or false, got {plain[name]!r}")
         counts = _array(plain["counts"], f"{where}, counts")
-        if (counts < 0).any() or (counts != np.floor(counts)).any():
-            raise SettingsError(f"{where}: counts must be whole numbers from 0 on")
+        if (counts < 0).any() or (counts != np.floor(counts)).any() or (counts >= 2**63).any():
+            raise SettingsError(f"{where}: counts must be whole numbers from 0 on, below 2**63")
         numbers = {name: _array(plain[name], f"{where}, {name}") for name in _NUMBERS}
         quantiles = {
             name: _array(plain["quantiles"][name], f"{where}, quantile {name}")
@@ -122,7 +122,7 @@ class KeyStats:
                     f"{where}: {name} has the shape {list(value.shape)}, and counts "
                     f"{list(counts.shape)}"
                 )
-        _check_order(numbers, where)
+        _check_order(numbers, quantiles, where)
         return cls(
             counts.astype(np.int64),
             numbers["mean"],
@@ -135,9 +135,15 @@ class KeyStats:
         )
 
 
-def _check_order(numbers: Mapping[str, FloatArray], where: str) -> None:
-    if (numbers["std"] < 0).any() or (numbers["min"] > numbers["max"]).any():
+def _check_order(
+    numbers: Mapping[str, FloatArray], quantiles: Mapping[str, FloatArray], where: str
+) -> None:
+    low, high = numbers["min"], numbers["max"]
+    if (numbers["std"] < 0).any() or (low > high).any():
         raise SettingsError(f"{where}: a std is below 0, or a min above its max")
+    for name, value in {"mean": numbers["mean"], **quantiles}.items():
+        if ((value < low) | (value > high)).any():
+            raise SettingsError(f"{where}: {name} does not lie between min and max")
 
 
 def _check_fields(plain: Any, fields: set[str], where: str) -> None:
@@ -151,9 +157,12 @@ def _check_fields(plain: Any, fields: set[str], where: str) -> None:
 
 def _array(plain: Any, where: str) -> FloatArray:
     try:
-        array = np.asarray(plain, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise SettingsError(f"{where}: it must be numbers in lists of equal lengths") from None
+        array = np.asarray(plain)
+    except ValueError:
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind not in "iuf":
+        raise SettingsError(f"{where}: it must be numbers in lists of equal lengths")
+    array = array.astype(np.float64)
     if not np.isfinite(array).all() or not math.prod(array.shape):
         raise SettingsError(f"{where}: it must be finite numbers, and not empty")
     return array

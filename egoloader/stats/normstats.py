@@ -192,8 +192,15 @@ class NormStats(Mapping[str, Mapping[str, KeyStats]]):
         return cls(stats, None if outliers is None else OutlierFilter.from_plain(outliers, where))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write them to a JSON file, which appears whole."""
+        """Write them to a JSON file, which appears whole.
+
+        Raises:
+            SettingsError: there is no folder for it, or it is one itself.
+            OSError: it can't be written.
+        """
         target = Path(path)
+        if target.is_dir() or not target.absolute().parent.is_dir():
+            raise SettingsError(f"{os.fspath(path)!r} is no file in a folder that is there")
         half = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
         try:
             half.write_text(json.dumps(self.to_plain(), allow_nan=False, indent=1) + "\n")

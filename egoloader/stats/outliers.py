@@ -128,6 +128,13 @@ class OutlierFilter:
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SettingsError(f"{where}: it is no filter of outliers: {error!r}") from error
+        for name, known in episodes.items():
+            for start, stop in known.left_out:
+                if not 0 <= start < stop <= known.total_frames:
+                    raise SettingsError(
+                        f"{where}: frames {start} to {stop} that are left out are none of the "
+                        f"{known.total_frames} of episode {name!r}"
+                    )
         return cls((low, high), episodes)
 
 
