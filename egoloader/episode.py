@@ -57,6 +57,9 @@ class ZarrEpisode:
         warned_keys: keys that need no more warning of missing chunks; episodes of one dataset
             share a set. A set of its own unless given.
 
+    Attributes:
+        missing_chunks: as given.
+
     Raises:
         EpisodeNotFoundError: nothing is at the path, or no Zarr group.
         EpisodeFormatError: the group's metadata is missing, wrong or half-written.
@@ -80,7 +83,7 @@ class ZarrEpisode:
         # Absolute, so that a later change of folder can't lose the episode.
         self.path = Path(path).absolute()
         self.name = self.path.name if name is None else name
-        self._missing_chunks = missing_chunks
+        self.missing_chunks = missing_chunks
         self._cache = ByteCache() if cache is None else cache
         self._warned_keys: set[str] = set() if warned_keys is None else warned_keys
         folder = EpisodeFolder(self.path, self.name, ReadCounts())
@@ -90,7 +93,7 @@ class ZarrEpisode:
         self._states: dict[int, EpisodeAccess] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self.path, self._missing_chunks, self.name, self._cache)
+        return _reopen, (self.path, self.missing_chunks, self.name, self._cache)
 
     def __repr__(self) -> str:
         return f"ZarrEpisode({str(self.path)!r}, total_frames={self.total_frames})"
@@ -340,7 +343,7 @@ class ZarrEpisode:
                 self.path,
                 self.name,
                 stamped=self.header.stamped,
-                missing_chunks=self._missing_chunks,
+                missing_chunks=self.missing_chunks,
                 warned_keys=self._warned_keys,
                 cache=self._cache,
                 group=self._group,

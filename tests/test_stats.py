@@ -18,9 +18,19 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from egoloader import EpisodeWriter, KeyMap, MultiDataset, NormStats, ZarrDataset, ZarrEpisode
+from egoloader import (
+    EpisodeWriter,
+    KeyMap,
+    KeySpec,
+    MultiDataset,
+    NormStats,
+    ZarrDataset,
+    ZarrEpisode,
+)
 from egoloader.errors import (
+    EpisodeError,
     EpisodeFormatError,
+    MissingChunkWarning,
     MissingStatisticsError,
     SampleError,
     SettingsError,
@@ -576,6 +586,28 @@ def test_other_settings_are_not_taken_from_the_cache(tmp_path: Path, summarise: 
             cached = NormStats.compute(data, cache=cache, **options)
             assert cached == NormStats.compute(data, **options)
     assert len(summarise.episodes) == 16
+
+
+def test_what_was_filled_in_is_not_taken_where_missing_chunks_are_errors(tmp_path: Path) -> None:
+    rows = ramp(20, 2)
+    foreign_numbers(foreign_group(tmp_path / "data" / "a.zarr", 20), "s", rows, chunks=(10, 2))
+    (tmp_path / "data" / "a.zarr" / "s" / "c" / "1" / "0").unlink()
+    keymap = KeyMap({"s": KeySpec(zarr_key="s", key_type="proprio_keys")})
+
+    def compute(missing: str) -> NormStats:
+        data = MultiDataset.from_folder(
+            tmp_path / "data",
+            keymap,
+            missing_chunks=missing,  # type: ignore[arg-type]
+        )
+        return NormStats.compute(data, cache=tmp_path / "cache")
+
+    with pytest.warns(MissingChunkWarning):
+        filled = compute("fill")
+    rows[10:] = 0
+    np.testing.assert_allclose(filled["human"]["s"].mean, rows.mean(axis=0), rtol=1e-6)
+    with pytest.raises(EpisodeError, match="missing_chunks"):
+        compute("error")
 
 
 def test_a_run_that_ended_goes_on(

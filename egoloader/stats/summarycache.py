@@ -32,8 +32,9 @@ class SummaryCache:
     """A folder with a file for each episode that was summarised.
 
     A file's name is a fingerprint of all that decides what is in it: the keymap's entries, the
-    transforms and their options, which frames count, and of the episode its name and each file of
-    the arrays that are read, by path, size and time of modification. So an episode that was written
+    transforms and their options, which frames count, what becomes of missing chunks, and of the
+    episode its name and each file of the arrays that are read, by path, size and time of
+    modification. So an episode that was written
     again, or edited, is looked at again; so is one that was copied without its times.
 
     Files appear whole, by rename. What is no longer wanted stays until somebody deletes it.
@@ -114,7 +115,8 @@ def _flat(transforms: Iterable[object]) -> Iterator[object]:
 def _fingerprint(job: EpisodeJob) -> str:
     assert job.view is not None
     episode, digest = job.episode, hashlib.blake2b(digest_size=16)
-    head = (_VERSION, episode.name, episode.total_frames, episode.fps, job.view.identity)
+    its = (episode.name, episode.total_frames, episode.fps, episode.missing_chunks)
+    head = (_VERSION, its, job.view.identity)
     digest.update(repr(head).encode(errors="surrogateescape"))
     if job.frames is not None:
         digest.update(job.frames.astype("<i8").tobytes())
