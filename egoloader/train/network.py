@@ -47,7 +47,7 @@ class ImageEncoder(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Encode a batch of images."""
-        tokens: torch.Tensor = self.layers(images)
+        tokens: torch.Tensor = self.layers(images.to(_dtype(self)))
         return tokens
 
 
@@ -109,7 +109,7 @@ class EmbodimentPorts(nn.Module):
     def state_tokens(self, batch: Batch) -> list[torch.Tensor]:
         """Return one token (B, width) per proprio history; a (T,) array's state is one number."""
         return [
-            layer(batch[key].reshape(len(batch[key]), -1).float())
+            layer(batch[key].reshape(len(batch[key]), -1).to(_dtype(layer)))
             for key, layer in zip(self.spec.states, self.states, strict=True)
         ]
 
@@ -191,10 +191,15 @@ class ActionNetwork(nn.Module):
 
     def _tokens(self, ports: EmbodimentPorts, batch: Batch) -> torch.Tensor:
         # Rates are compared by ratio: 10 to 30 Hz is as far as 30 to 90 Hz.
-        tokens = [self.rate(batch["fps"].log()[:, None])]
+        tokens = [self.rate(batch["fps"].log()[:, None].to(_dtype(self.rate)))]
         tokens += ports.state_tokens(batch)
         tokens += ports.text_tokens(batch)
         mixed = torch.stack(tokens, dim=1)
         if not ports.spec.cameras:
             return mixed
         return torch.cat([mixed, ports.image_tokens(batch, self.images)], dim=1)
+
+
+def _dtype(layers: nn.Module) -> torch.dtype:
+    """Return what the weights are of, which need not be float32."""
+    return next(layers.parameters()).dtype

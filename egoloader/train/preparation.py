@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from egoloader.augment import ImageAugment, absent_frames
-from egoloader.errors import SettingsError, TransformError
+from egoloader.errors import SettingsError, near_miss
 from egoloader.imagestats import ImageStats, normalize_images
-from egoloader.normalizer import Normalizer
+from egoloader.normalizer import NormalizedBatch, Normalizer
 from egoloader.train.spec import SampleSpec
 
 __all__ = ["Preparation", "PreparedBatch"]
@@ -22,7 +22,7 @@ _PLAIN_IMAGES = ImageStats(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), scale=1.0)
 
 
 class PreparedBatch(dict[str, Any]):
-    """A batch that `Preparation` made, and refuses."""
+    """A batch that a `Preparation` made, and refuses."""
 
 
 class Preparation(nn.Module):
@@ -68,43 +68,65 @@ class Preparation(nn.Module):
             batch: of samples as a dataset hands them out; images uint8 in 0…255, or float in 0…1.
 
         Raises:
-            TransformError: it was prepared before, or a value doesn't fit its statistics.
-            SettingsError: it is of another embodiment.
+            SettingsError: it was prepared before, lacks what the network takes, or has images in a
+                list.
         """
-        if isinstance(batch, PreparedBatch):
-            raise TransformError("the batch is normalised already; prepare it once")
         spec = self._specs.get(embodiment)
         if spec is None:
             raise SettingsError(
                 f"the policy was built for {sorted(self._specs)}, not for {embodiment!r}"
             )
+        is_augmented = self._augment is not None and self.training and bool(spec.cameras)
+        _check(batch, spec, ["sample_seed"] if is_augmented else [])
         cameras = {key: batch[key] for key in spec.cameras}
         absent = {key: absent_frames(frames) for key, frames in cameras.items()}
-        if self._augment is not None and self.training and cameras:
+        if self._augment is not None and is_augmented:
             cameras = self._augment(cameras, batch["sample_seed"])
         stats = self.images or _PLAIN_IMAGES
         images = {
             key: normalize_images(frames, stats).masked_fill(absent[key][..., None, None, None], 0)
             for key, frames in cameras.items()
         }
-        if self.normalizer is None:
-            return PreparedBatch({**batch, **images})
-        return PreparedBatch({**self.normalizer.normalize(embodiment, batch), **images})
+        made = {**batch, **images}
+        if self.normalizer is not None:
+            made = self.normalizer.normalize(embodiment, made)
+        return PreparedBatch(made)
 
     def restore(
         self, embodiment: str, chunks: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Return chunks as the samples have them, in their units.
+        """Return chunks as the samples have them, in their units, whole numbers as floats.
 
         Args:
             embodiment: whose they are.
             chunks: per action key (B, H, D), or of the samples' shapes; normalised.
 
         Returns:
-            Per action key, (B, H, D…).
+            Per action key, (B, H, D…); float64 where a chunk was of it, float32 else.
         """
         shapes = self._specs[embodiment].actions
-        shaped = {key: chunk.reshape(-1, *shapes[key]) for key, chunk in chunks.items()}
+        shaped = {
+            key: (chunk if chunk.dtype == torch.float64 else chunk.float()).reshape(
+                -1, *shapes[key]
+            )
+            for key, chunk in chunks.items()
+        }
         if self.normalizer is None:
             return shaped
         return dict(self.normalizer.unnormalize(embodiment, shaped))
+
+
+def _check(batch: Batch, spec: SampleSpec, more: Sequence[str]) -> None:
+    if isinstance(batch, PreparedBatch | NormalizedBatch):
+        raise SettingsError("the batch is prepared already; give one as the loader makes it")
+    for key in (*spec.inputs, *more):
+        if key not in batch:
+            raise SettingsError(
+                f"the policy takes {key!r}, and the batch lacks it; {near_miss(key, batch)}"
+            )
+    for key in spec.cameras:
+        if not isinstance(batch[key], torch.Tensor):
+            raise SettingsError(
+                f"camera {key!r} comes as a {type(batch[key]).__name__}, and the policy takes one "
+                "tensor: of cameras of several sizes set `size` in the keymap"
+            )

@@ -13,7 +13,7 @@ from egoloader.dataset import MultiDataset
 from egoloader.errors import SettingsError
 from egoloader.keymap import KeyMap
 from egoloader.sample import SampleMaker
-from egoloader.tokens import TextCollate
+from egoloader.tokens import TextCollate, tokens_key
 from egoloader.transforms import Chain, Transform
 from egoloader.transforms.transform import mask_key
 
@@ -37,6 +37,13 @@ class SampleSpec:
     actions: dict[str, tuple[int, ...]]
     texts: dict[str, int] = dataclasses.field(default_factory=dict)
     recorded: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Keys of a batch that a policy predicts from."""
+        tokens = [tokens_key(key) for key in self.texts]
+        masks = [mask_key(key) for key in tokens]
+        return "fps", *self.cameras, *self.states, *tokens, *masks
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> SampleSpec:
