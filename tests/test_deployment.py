@@ -20,6 +20,7 @@ from egoloader.transforms import (
     PadDimensions,
     PoseRotation,
     RelativeActions,
+    RelativeToFirst,
     Rename,
     Stride,
     Transform,
@@ -120,14 +121,37 @@ def test_deltas_add_up_again() -> None:
     [
         ([Stride(keys=["grip"], every=2)], "can't be given as they are recorded: Stride"),
         ([IntoFrame(keys=["action"], reference="tail")], "there is no key 'tail'"),
+        (
+            [RelativeToFirst(keys=["grip"], row=["xyz"])],
+            "RelativeToFirst tells 'grip' from its own first step, which is not observed",
+        ),
+        ([RelativeToFirst(keys=["action"])], "tells 'action' from its own first step"),
     ],
 )
 def test_what_cannot_be_taken_back_is_refused(transforms: list[Transform], message: str) -> None:
     def forward(transformed: dict[str, Any]) -> dict[str, torch.Tensor]:
         return {key: transformed[key] for key in ("action", "grip")}
 
+    recorded = {"action": (5, 7), "grip": (5, 3 if "grip" in message else 1)}
     with pytest.raises(SettingsError, match=message):
-        predict_recorded(observed(batch()), RECORDED, transforms, forward)
+        predict_recorded(observed(batch()), recorded, transforms, forward)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_actions_that_are_left_out_do_not_keep_others_from_coming_back(place: int) -> None:
+    whole = batch()
+    transforms: list[Transform] = [IntoFrame(keys=["action"], reference="head")]
+    transforms.insert(place, Drop(keys=["grip"]))
+    known = Chain(transforms)(whole)["action"]
+    made = predict_recorded(observed(whole), RECORDED, transforms, lambda _: {"action": known})
+    assert set(made) == {"action"}
+    assert torch.allclose(made["action"], whole["action"], atol=1e-5)
+
+
+def test_a_window_of_states_may_be_told_from_its_first_step() -> None:
+    whole, chain = batch(), [RelativeToFirst(keys=["state"])]
+    made = predict_recorded(observed(whole), RECORDED, chain, lambda _: {"grip": whole["grip"]})
+    assert torch.equal(made["grip"], whole["grip"])
 
 
 def test_a_batch_without_its_rate_is_refused() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from egoloader.errors import SettingsError, near_miss
 from egoloader.transforms import Transform
-from egoloader.transforms.transform import companions, mask_key
+from egoloader.transforms.transform import companions, mask_key, origin_key
 
 __all__ = ["predict_recorded"]
 
@@ -38,17 +38,26 @@ def predict_recorded(
         forward: predicts from a transformed batch; per action key behind them, (B, H, D).
 
     Returns:
-        Per action entry, (B, n, D…).
+        Per action entry, (B, n, D…); none of those that the transforms leave out altogether.
 
     Raises:
         SettingsError: something observed is missing, or a transform that changes actions has no
-            inverse; names it.
+            inverse, or one that asks what they were; names it.
         TransformError: numbers can't be changed.
     """
     stages, derived = [_with_blanks(observed, recorded)], [set(recorded)]
     for transform in transforms:
         stages.append(transform(stages[-1]))
         derived.append(_derived(transform, derived[-1], stages[-1]))
+        _check_origins(transform, derived[-1], stages)
+
+    def ends(key: str) -> set[str]:
+        """Return what a recorded action has become behind the last transform."""
+        names = {key}
+        for transform, made in zip(transforms, stages[1:], strict=True):
+            names = _derived(transform, names, made)
+        return names
+
     predicted = forward(stages[-1])
     sample = dict(stages[-1])
     for key in derived[-1]:
@@ -59,7 +68,7 @@ def predict_recorded(
     for place in reversed(range(len(transforms))):
         way = (stages[place], stages[place + 1])
         sample = _undo(transforms[place], way, derived[place], sample)
-    return {key: sample[key] for key in recorded if key in sample}
+    return {key: sample[key] for key in recorded if not predicted.keys().isdisjoint(ends(key))}
 
 
 def _with_blanks(observed: Mapping[str, Any], recorded: Mapping[str, tuple[int, ...]]) -> Batch:
@@ -82,6 +91,18 @@ def _derived(transform: Transform, derived: set[str], sample: Batch) -> set[str]
     return {key for key in sample if derived.intersection(origins.get(key, (key,)))}
 
 
+def _check_origins(transform: Transform, derived: set[str], stages: Sequence[Batch]) -> None:
+    """Refuse actions that are told from their own first step, which no robot knows ahead."""
+    for key in sorted(derived):
+        origin = origin_key(key)
+        if origin in stages[-1] and origin not in stages[-2]:
+            raise SettingsError(
+                f"predicted actions can't be given as they are recorded: {type(transform).__name__}"
+                f" tells {key!r} from its own first step, which is not observed; tell it from a "
+                "state, by IntoFrame or RelativeActions"
+            )
+
+
 def _undo(transform: Transform, way: tuple[Batch, Batch], derived: set[str], after: Batch) -> Batch:
     """Return a batch as it was ahead of a transform, with the actions of one behind it.
 
@@ -92,7 +113,12 @@ def _undo(transform: Transform, way: tuple[Batch, Batch], derived: set[str], aft
         after: the batch behind it, with actions that have been predicted.
     """
     before, made = way
-    wanted = {name for key in derived if key in before for name in (key, *companions(key))}
+    wanted = {
+        name
+        for key in derived
+        if key in before and _derived(transform, {key}, made)  # others are left out: not predicted
+        for name in (key, *companions(key))
+    }
     kept = {key: value for key, value in before.items() if key not in wanted}
     if not all(key in made and made[key] is before[key] for key in wanted if key in before):
         try:
