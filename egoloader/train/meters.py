@@ -12,7 +12,7 @@ __all__ = ["Meters"]
 
 
 class Meters(nn.Module):
-    """One mean a name, over the frames of all steps and processes.
+    """One mean a name, over what is counted in all steps and processes.
 
     Names of metrics hold dots and slashes, which names of modules may not; a list stands in.
 
@@ -26,15 +26,15 @@ class Meters(nn.Module):
         # Looking for NaN would wait for the device; NaN is to be seen in the mean.
         self._means = nn.ModuleList(MeanMetric(nan_strategy="disable") for _ in self._places)
 
-    def add(self, name: str, value: torch.Tensor, frames: torch.Tensor) -> MeanMetric:
-        """Take a value in that is the mean over some frames; return the metric, to be logged.
+    def add(self, name: str, value: torch.Tensor, count: torch.Tensor) -> MeanMetric:
+        """Take in a value that is the mean over some; return the metric, to be logged.
 
         Args:
             name: of the mean.
-            value: (); with frames 0, it has no part.
-            frames: (), how many, on the value's device.
+            value: (); of none, it has no part.
+            count: (), over how many frames or numbers, on the value's device.
         """
         metric = self._means[self._places[name]]
         assert isinstance(metric, MeanMetric)
-        metric.update(value.detach(), frames)
+        metric.update(value.detach(), count)
         return metric

@@ -291,17 +291,18 @@ class ActionChunkPolicy(lightning.LightningModule):
 
     def _log_errors(self, prepared: Mapping[str, Batch], predictions: Mapping[str, Chunks]) -> None:
         for name, frames in prepared.items():
-            size = (~frames["is_repeat"]).sum()
             recorded = {key: frames[key] for key in predictions[name]}
             targets = self.preparation.restore(name, recorded)
             for key, chunk in self.preparation.restore(name, predictions[name]).items():
-                error = masked_l1(_rows(chunk), _rows(targets[key]), padding(frames, key))
-                self._log_mean(f"val/error/{name}/{key}", error, size)
+                is_pad = padding(frames, key)
+                error = masked_l1(_rows(chunk), _rows(targets[key]), is_pad)
+                # By what is real, so that batches with much padding don't count for more.
+                self._log_mean(f"val/error/{name}/{key}", error, (~is_pad).sum())
 
     def _log_mean(
-        self, name: str, value: torch.Tensor, frames: torch.Tensor, *, prog_bar: bool = False
+        self, name: str, value: torch.Tensor, count: torch.Tensor, *, prog_bar: bool = False
     ) -> None:
-        metric = self.meters.add(name, value, frames)
+        metric = self.meters.add(name, value, count)
         self.log(name, metric, prog_bar=prog_bar, on_step=False, on_epoch=True)
 
 
