@@ -185,7 +185,9 @@ def test_an_option_below_null_says_the_dict_form() -> None:
         assert compose([form]).data.filters == {"embodiment": "sawyer"}
 
 
-@pytest.mark.parametrize("group", sorted({group for group, _ in CHOICES} - {"sampler"}))
+@pytest.mark.parametrize(
+    "group", sorted({group for group, _ in CHOICES} - {"sampler", "norm", "augment"})
+)
 def test_a_group_is_not_null(group: str) -> None:
     with pytest.raises(ConfigError, match=rf"{group}=null: .* ~{group} takes it out"):
         compose([f"{group}=null"])
@@ -199,6 +201,27 @@ def test_the_sampler_is_neither_null_nor_of_unknown_options() -> None:
         ConfigError, match=r"no sampler\.frame_weigths; did you mean 'frame_weights'"
     ):
         compose(["+sampler.frame_weigths=quality"])
+
+
+@pytest.mark.parametrize("group", ["norm", "augment"])
+def test_what_a_choice_turns_off_is_not_null(group: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{group}=null: .* choose one, as in {group}=none"):
+        compose([f"{group}=null"])
+
+
+def test_mappings_of_norm_and_augment_are_given_in_dict_form() -> None:
+    config = compose(
+        [
+            "norm.numbers.modes={cmd.pose: zscore}",
+            "norm.numbers.skip={cmd.pose: [3, 4]}",
+            "augment.images.shared={wrist.before: wrist}",
+        ]
+    )
+    normalization = make(config.norm.numbers)
+    assert normalization.modes == {"cmd.pose": "zscore"}
+    assert normalization.skip == {"cmd.pose": [3, 4]}
+    assert make(config.augment.images).shared == {"wrist.before": "wrist"}
+    assert make(compose(["norm.numbers.skip=[is_open]"]).norm.numbers).skip == ["is_open"]
 
 
 def test_the_samplers_options_reach_the_data_module() -> None:

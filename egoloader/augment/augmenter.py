@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -53,7 +53,7 @@ class ImageAugment:
     """
 
     steps: tuple[Step, ...]
-    shared: Mapping[str, str] = field(default_factory=dict)
+    shared: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         steps = self.steps
@@ -64,13 +64,14 @@ class ImageAugment:
                 raise SettingsError(
                     f"ImageAugment: steps[{place}] is no step of egoloader.augment: {step!r}"
                 )
-        pairs = self.shared.items() if isinstance(self.shared, Mapping) else [(None, None)]
+        shared = {} if self.shared is None else self.shared
+        pairs = shared.items() if isinstance(shared, Mapping) else [(None, None)]
         if not all(isinstance(name, str) for pair in pairs for name in pair):
             raise SettingsError(
                 f"ImageAugment: shared must be {{key: camera}}, got {self.shared!r}"
             )
         object.__setattr__(self, "steps", tuple(steps))
-        object.__setattr__(self, "shared", dict(self.shared))
+        object.__setattr__(self, "shared", dict(shared))
 
     def __call__(self, images: Images, sample_seed: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return images changed, in new memory.
@@ -118,7 +119,7 @@ class ImageAugment:
 
     def _camera(self, key: str) -> str:
         """Return the camera whose draws a key has."""
-        if key in self.shared:
+        if self.shared and key in self.shared:
             return self.shared[key]
         end = next((end for end in _PAST if key.endswith(end)), "")
         return key.removesuffix(end)

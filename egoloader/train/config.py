@@ -75,8 +75,9 @@ def refuse_null_groups(overrides: Iterable[str]) -> None:
         if group in groups and choice == "null":
             names = [path.stem for path in (config_dir() / group).glob("*.yaml")]
             hint = f"~{group} takes it out of the config"
-            if group == "sampler":  # the data's options are taken from it
-                hint = f"choose one, as in {group}={min(names)}"
+            # The data's options are taken from the one, and the others have a choice for it.
+            if group in ("sampler", "norm", "augment"):
+                hint = f"choose one, as in {group}={max(names)}"
             raise ConfigError(f"{override}: a group can't be null; {hint}")
 
 

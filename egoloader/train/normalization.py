@@ -23,7 +23,7 @@ class Normalization:
 
     Args:
         mode: see `NormalizerSettings`, like the next two.
-        modes: of single keys.
+        modes: of single keys; None for none.
         skip: numbers that stay as they are, and make no frame an outlier: rotations, flags.
         per_step: keys of which each step of a chunk has statistics of its own.
         outliers: names of two quantiles, outside of which frames are not trained on; see
@@ -36,8 +36,8 @@ class Normalization:
     """
 
     mode: Mode = "quantile"
-    modes: Mapping[str, Mode] = dataclasses.field(default_factory=dict)
-    skip: Skip = ()
+    modes: Mapping[str, Mode] | None = None
+    skip: Skip | None = None
     per_step: Sequence[str] = ()
     outliers: Sequence[str] | None = None
     workers: int = 1
@@ -71,7 +71,7 @@ class Normalization:
                 per_step=self.per_step,
                 frame_filter=data.frame_filter,
                 outliers=self.outliers,
-                skip=self.skip,
+                skip=self._skip,
                 workers=self.workers,
                 cache=self.cache,
                 on_progress=lambda done, total: progress.update(bar, completed=done, total=total),
@@ -82,4 +82,9 @@ class Normalization:
 
     @property
     def _settings(self) -> NormalizerSettings:
-        return NormalizerSettings(mode=self.mode, modes=self.modes, skip=self.skip)
+        modes = {} if self.modes is None else self.modes
+        return NormalizerSettings(mode=self.mode, modes=modes, skip=self._skip)
+
+    @property
+    def _skip(self) -> Skip:
+        return () if self.skip is None else self.skip
