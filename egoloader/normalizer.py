@@ -202,16 +202,6 @@ class Normalizer(torch.nn.Module):
             warnings.simplefilter("ignore", StatisticsWarning)  # given when it was made
             return cls(NormStats.from_plain(plain.get("stats")), NormalizerSettings(**settings))
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Normalizer:
-        """Move with a module, and stay exact where its weights become of fewer bits."""
-        kept = {name: buffer for name, buffer in self.named_buffers() if not buffer.is_meta}
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, buffer in kept.items():
-            moved = self.get_buffer(name)
-            if moved.dtype != buffer.dtype:
-                setattr(self, name, buffer.to(moved.device))
-        return self
-
     def _register(self, embodiment: str, key: str, scale: _Scale) -> None:
         """Keep a key's scale as tensors; what float32 loses of the shift, in one of its own."""
         name = f"_scale_{sum(map(len, self._names.values()))}"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from egoloader import KeyMap, KeySpec, MultiDataset, Normalizer, NormStats, collate
-from egoloader.errors import TransformError
+from egoloader.errors import SettingsError
 from egoloader.imagestats import ImageStats
 from egoloader.normalizer import NormalizerSettings
 from egoloader.train.preparation import Preparation
@@ -46,7 +46,7 @@ def test_case_49_numbers_are_normalised_once(tmp_path: Path) -> None:
     prepared = preparation("human", batch)
     assert prepared["state"][:, -1, 0].tolist() == [-1.0, 1.0]
     assert batch["state"][:, -1, 0].tolist() == [0.0, 2.0]
-    with pytest.raises(TransformError, match="normalised already"):
+    with pytest.raises(SettingsError, match="prepared"):
         preparation("human", prepared)
 
 
@@ -67,7 +67,8 @@ def test_case_49_bytes_and_shares_of_white_are_the_same_images(scale: float) -> 
         {"human": SampleSpec({"camera": 1}, {}, {"action": (4, 1)})}, None, stats, None
     )
     grey = torch.full((2, 3, 4, 6), 128, dtype=torch.uint8)
-    as_bytes = preparation("human", {"camera": grey})["camera"]
-    as_shares = preparation("human", {"camera": grey / 255})["camera"]
+    others = {"fps": torch.full((2,), 30.0)}
+    as_bytes = preparation("human", {**others, "camera": grey})["camera"]
+    as_shares = preparation("human", {**others, "camera": grey / 255})["camera"]
     assert torch.equal(as_bytes, as_shares)
     torch.testing.assert_close(as_bytes, torch.full(grey.shape, (128 / 255 - 0.5) / 0.2))

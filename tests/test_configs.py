@@ -224,6 +224,11 @@ def test_mappings_of_norm_and_augment_are_given_in_dict_form() -> None:
     assert make(compose(["norm.numbers.skip=[is_open]"]).norm.numbers).skip == ["is_open"]
 
 
+def test_an_option_of_the_order_may_be_set_on_the_data() -> None:
+    data = make(compose(["data.frame_filter=good", "data.pool_size=7"]).data)
+    assert (data.frame_filter, data._settings.order.pool_size) == ("good", 7)
+
+
 def test_the_samplers_options_reach_the_data_module() -> None:
     options = {"pool_size": 7, "byte_budget": 10**9, "tail": "drop", "at_end": "ends"}
     data = make(compose([f"sampler.{name}={value}" for name, value in options.items()]).data)

@@ -77,7 +77,7 @@ def refuse_null_groups(overrides: Iterable[str]) -> None:
             hint = f"~{group} takes it out of the config"
             # The data's options are taken from the one, and the others have a choice for it.
             if group in ("sampler", "norm", "augment"):
-                hint = f"choose one, as in {group}={max(names)}"
+                hint = f"choose one, as in {group}={'none' if 'none' in names else min(names)}"
             raise ConfigError(f"{override}: a group can't be null; {hint}")
 
 
@@ -92,7 +92,8 @@ def refuse_unused(config: DictConfig) -> None:
     if not isinstance(options, DictConfig) or not isinstance(data, dict) or not data:
         return
     taken = {value for value in data.values() if isinstance(value, str)}
-    known = [name for name in map(str, options) if f"${{sampler.{name}}}" in taken]
+    # Those that the data takes, or would take if its own option were not set.
+    known = [name for name in map(str, options) if f"${{sampler.{name}}}" in taken or name in data]
     for name in map(str, options):
         if name not in known:
             raise ConfigError(f"there is no sampler.{name}; {near_miss(name, known)}")
