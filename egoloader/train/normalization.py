@@ -12,7 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from egoloader.datamodule import EpisodeDataModule
 from egoloader.errors import check_whole
 from egoloader.normalizer import Mode, Normalizer, NormalizerSettings
-from egoloader.stats import NormStats, Skip
+from egoloader.stats import NormStats, OutlierFilter, Skip
+from egoloader.terminal import shown
 
 __all__ = ["Normalization"]
 
@@ -78,6 +79,7 @@ class Normalization:
             )
         if stats.outliers is not None:
             data.frame_filter = stats.outliers
+            console.print(_report(stats.outliers), soft_wrap=True)
         return Normalizer(stats, self._settings)
 
     @property
@@ -88,3 +90,12 @@ class Normalization:
     @property
     def _skip(self) -> Skip:
         return () if self.skip is None else self.skip
+
+
+def _report(outliers: OutlierFilter) -> str:
+    """Return how many frames are left out, and by which keys' numbers."""
+    low, high = outliers.quantiles
+    by_key = ", ".join(f"{shown(key)} {count}" for key, count in outliers.by_key.items())
+    return f"{outliers.num_outliers} frames with numbers outside {low} to {high} are left out" + (
+        f": {by_key}" if by_key else ""
+    )
