@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from egoloader import MultiDataset, ZarrDataset, collate, human_keymap
+from egoloader.augment import Affine, ColorJitter, ImageAugment
 from egoloader.errors import SettingsError
 from egoloader.train.policy import ActionChunkPolicy, PolicySettings, chunk_loss, masked_l1
 from egoloader.train.spec import SampleSpec, describe
@@ -108,6 +110,59 @@ def test_frames_that_only_fill_a_batch_up_do_not_move_the_loss() -> None:
     assert loss_of(policy, batch).item() == pytest.approx(loss_of(policy, alone).item())
     batch["is_repeat"][:] = True
     assert loss_of(policy, batch).item() == 0.0
+
+
+def test_validation_errors_are_means_over_the_numbers_that_are_real(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy, meters = ActionChunkPolicy({"arm": SPEC}, **SMALL).eval(), {}
+    monkeypatch.setattr(policy, "log", lambda name, value, **_: meters.update({name: value}))
+    whole = make_batch(6)
+    whole["hand"] = whole["hand"] > 0  # a flag
+    whole["arm_is_pad"][0, 1:] = whole["is_repeat"][5] = True
+    whole["arm_is_other_span"] = torch.zeros(6, 4, dtype=torch.bool)
+    whole["arm_is_other_span"][1, 3] = True
+    whole["arm_dim_is_pad"] = torch.zeros(6, 4, 3, dtype=torch.bool)
+    whole["arm_dim_is_pad"][..., 2] = True
+    for part in (slice(0, 1), slice(1, 4), slice(4, 6)):
+        policy.validation_step({"arm": {key: value[part] for key, value in whole.items()}}, 0)
+    off = {
+        key: (chunk - whole[key].float()).abs().detach()
+        for key, chunk in policy("arm", whole).items()
+    }
+    is_real = torch.ones(6, 4, 3, dtype=torch.bool)
+    is_real[0, 1:] = is_real[1, 3] = is_real[5] = is_real[..., 2] = False
+    for key, wanted in (("arm", off["arm"][is_real]), ("hand", off["hand"][:5])):
+        error = meters[f"val/error/arm/{key}"].compute()
+        assert error.item() == pytest.approx(wanted.mean().item(), rel=1e-5)
+
+
+class NoWaiting(TorchDispatchMode):
+    """Refuses what waits for the device."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func)
+        assert not any(one in name for one in ("_local_scalar_dense", "nonzero", "aten.equal")), (
+            name
+        )
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_a_step_waits_for_nothing(monkeypatch: pytest.MonkeyPatch, *, is_mixed: bool) -> None:
+    augment = ImageAugment((ColorJitter(brightness=0.2, hue=0.1), Affine(degrees=3)))
+    policy = ActionChunkPolicy({"arm": SPEC}, augment=augment, **SMALL)
+    monkeypatch.setattr(policy, "log", lambda *_, **__: None)
+    batch = {"arm": {**make_batch(2), "sample_seed": torch.arange(2)}}
+    with NoWaiting(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_mixed):
+        policy.training_step(batch, 0).backward()
+        policy.validation_step(batch, 0)
+    assert all(one.grad is not None for one in policy.parameters())
+
+
+def test_weights_of_fewer_bits_take_batches_as_they_are() -> None:
+    policy = ActionChunkPolicy({"arm": SPEC}, **SMALL).to(torch.bfloat16)
+    assert policy("arm", make_batch(2))["arm"].dtype == torch.float32
 
 
 def test_it_learns_a_batch_by_heart() -> None:

@@ -6,9 +6,33 @@ from collections.abc import Iterable
 
 import torch
 from torch import nn
-from torchmetrics import MeanMetric
+from torchmetrics import Metric
 
 __all__ = ["Meters"]
+
+
+class Mean(Metric):
+    """A mean by counts, of all processes; NaN is to be seen in it, and 0 counts of nothing.
+
+    torchmetrics' own waits for the device to look for NaN; told not to, it takes no counts.
+    """
+
+    total: torch.Tensor
+    count: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("total", "count"):
+            self.add_state(name, torch.tensor(0.0), dist_reduce_fx="sum")
+
+    def update(self, value: torch.Tensor, count: torch.Tensor) -> None:
+        """Take in a mean, (), over that many, ()."""
+        self.total = self.total + value * count
+        self.count = self.count + count
+
+    def compute(self) -> torch.Tensor:
+        """Return the mean, (); 0 of nothing."""
+        return self.total / self.count.clamp(min=1)
 
 
 class Meters(nn.Module):
@@ -23,10 +47,9 @@ class Meters(nn.Module):
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__()
         self._places = {name: place for place, name in enumerate(names)}
-        # Looking for NaN would wait for the device; NaN is to be seen in the mean.
-        self._means = nn.ModuleList(MeanMetric(nan_strategy="disable") for _ in self._places)
+        self._means = nn.ModuleList(Mean() for _ in self._places)
 
-    def add(self, name: str, value: torch.Tensor, count: torch.Tensor) -> MeanMetric:
+    def add(self, name: str, value: torch.Tensor, count: torch.Tensor) -> Mean:
         """Take in a value that is the mean over some; return the metric, to be logged.
 
         Args:
@@ -35,6 +58,6 @@ class Meters(nn.Module):
             count: (), over how many frames or numbers, on the value's device.
         """
         metric = self._means[self._places[name]]
-        assert isinstance(metric, MeanMetric)
+        assert isinstance(metric, Mean)
         metric.update(value.detach(), count)
         return metric
