@@ -14,9 +14,17 @@ import torch
 
 from egoloader import EpisodeWriter
 from egoloader.convert import LeRobotSettings, convert_lerobot
-from egoloader.errors import ConfigError, EgoloaderError, NonFiniteWarning, TrainingError
+from egoloader.errors import (
+    ConfigError,
+    EgoloaderError,
+    NonFiniteWarning,
+    SettingsError,
+    TrainingError,
+)
+from egoloader.train import recipe
 from egoloader.train.config import compose
 from egoloader.train.recipe import fit
+from egoloader.transforms import Rename
 from tests.episodes import ramp
 
 TINY = [
@@ -246,6 +254,25 @@ def test_a_checkpoint_of_another_embodiment_is_refused(run: Path, tmp_path: Path
             )
         )
     assert "sawyer cameras images.front_1 was 1 and is not there" in str(caught.value)
+
+
+class OwnRename(Rename):
+    """A transform of somebody's own."""
+
+
+def test_own_transforms_train_and_predictions_are_refused() -> None:
+    target = "{_target_: tests.test_train.OwnRename, keys: [cmd_ee_delta], to: [target]}"
+    config = compose(["output_dir=nowhere", *ONE_STEP, "norm=none", f"data.transforms=[{target}]"])
+    _, policy = recipe._build(config)
+    assert policy.specs["sawyer"].actions == {"target": (16, 4)}
+    assert policy.hparams["transforms"] == {"sawyer": None}
+    with pytest.raises(SettingsError, match=r"none of egoloader\.transforms"):
+        policy.predict("sawyer", {})
+
+
+def test_without_norm_and_augment_numbers_and_images_stay() -> None:
+    _, policy = recipe._build(compose(["output_dir=nowhere", *ONE_STEP, "~norm", "~augment"]))
+    assert policy.preparation.to_plain() == {"normalizer": None, "images": None}
 
 
 @quietly

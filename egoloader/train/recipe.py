@@ -20,7 +20,7 @@ from rich.console import Console
 
 from egoloader.datamodule import EpisodeDataModule, check_sampler_flag
 from egoloader.dataset import MultiDataset
-from egoloader.errors import ConfigError, EgoloaderError, TrainingError
+from egoloader.errors import ConfigError, EgoloaderError, SettingsError, TrainingError
 from egoloader.sample import Steps
 from egoloader.train.callbacks import FileRecord
 from egoloader.train.checkpoint import check_same_policy, find_checkpoint, load_checkpoint
@@ -34,7 +34,7 @@ from egoloader.train.config import (
 )
 from egoloader.train.policy import ActionChunkPolicy
 from egoloader.train.spec import describe, vocabularies
-from egoloader.transforms import Transform
+from egoloader.transforms import to_plain
 from egoloader.workers import watch_workers
 
 __all__ = ["RunSettings", "fit", "main"]
@@ -159,15 +159,15 @@ def fit(config: DictConfig) -> None:
 def _build(config: DictConfig) -> tuple[EpisodeDataModule, ActionChunkPolicy]:
     """Return the data, set up, and a policy for its samples."""
     data = make(config.data)
-    normalization = make(config.norm.numbers)
+    normalization = make(OmegaConf.select(config, "norm.numbers"))
     normalizer = None if normalization is None else normalization.fit(data)
     data.setup("fit")
     policy = make(config.model)(
         describe(data.sources, vocabularies(data.collate_fn)),
         normalizer=normalizer,
-        images=make(config.norm.images),
+        images=make(OmegaConf.select(config, "norm.images")),
         transforms={name: _remade(source, name) for name, source in data.sources.items()},
-        augment=make(config.augment.images),
+        augment=make(OmegaConf.select(config, "augment.images")),
     )
     return data, policy
 
@@ -175,7 +175,11 @@ def _build(config: DictConfig) -> tuple[EpisodeDataModule, ActionChunkPolicy]:
 def _remade(source: MultiDataset, name: str) -> Steps | None:
     """Return an embodiment's transforms, if a checkpoint can keep them."""
     steps = source.settings.transforms_of(name)
-    return steps if all(isinstance(one, Transform) for one in steps) else None
+    try:
+        to_plain(steps)
+    except SettingsError:  # one of the user's own
+        return None
+    return steps
 
 
 def _records(config: DictConfig, policy: ActionChunkPolicy) -> FileRecord:
