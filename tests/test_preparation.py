@@ -84,7 +84,7 @@ def test_what_the_network_takes_must_be_there(gone: str) -> None:
 
 
 def test_seeds_are_needed_where_images_are_changed() -> None:
-    prepare = Preparation({"arm": SPEC}, None, None, ImageAugment([ColorJitter(brightness=0.5)]))
+    prepare = Preparation({"arm": SPEC}, None, None, ImageAugment((ColorJitter(brightness=0.5),)))
     batch = make_batch()
     batch["front"][0] = 102
     plain = torch.full((3, 8, 8), 102 / 255)
