@@ -153,29 +153,15 @@ class ActionChunkPolicy(lightning.LightningModule):
             name: None if steps is None else tuple(map(_transform, steps))
             for name, steps in (transforms or {}).items()
         }
-        # Plain types only, so that the checkpoint loads without executing anything.
-        self.save_hyperparameters(
-            {
-                "specs": {name: dataclasses.asdict(spec) for name, spec in self.specs.items()},
-                **self.preparation.to_plain(),
-                "transforms": {
-                    name: None if steps is None else to_plain(steps)
-                    for name, steps in self.transforms.items()
-                },
-                **dataclasses.asdict(self.settings),
-            }
-        )
+        self.save_hyperparameters(self._plain())
         size = {name: getattr(self.settings, name) for name in ("width", "heads", "layers")}
         self.network = ActionNetwork(self.specs, dropout=self.settings.dropout, **size)
+        actions = [(name, key) for name, one in self.specs.items() for key in one.actions]
         self.meters = Meters(
             [
                 *_WHOLE.values(),
                 *(f"{stage}/loss/{name}" for stage in _WHOLE for name in self.specs),
-                *(
-                    f"val/error/{name}/{key}"
-                    for name, one in self.specs.items()
-                    for key in one.actions
-                ),
+                *(f"val/error/{name}/{key}" for name, key in actions),
             ]
         )
 
@@ -270,6 +256,19 @@ class ActionChunkPolicy(lightning.LightningModule):
         if step < warmup:
             return (step + 1) / warmup
         return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
+
+    def _plain(self) -> dict[str, Any]:
+        """Return the options in plain types, so that a checkpoint loads without executing any."""
+        transforms = {
+            name: None if steps is None else to_plain(steps)
+            for name, steps in self.transforms.items()
+        }
+        return {
+            "specs": {name: dataclasses.asdict(spec) for name, spec in self.specs.items()},
+            **self.preparation.to_plain(),
+            "transforms": transforms,
+            **dataclasses.asdict(self.settings),
+        }
 
     def _prepared(self, batch: Mapping[str, Batch]) -> dict[str, Batch]:
         return {name: self.preparation(name, frames) for name, frames in batch.items()}
