@@ -149,7 +149,10 @@ class TextCollate:
 
     def _texts(self, batch: Mapping[str, Any], key: str) -> list[str]:
         if key not in batch:
-            raise SettingsError(f"there is no key {key!r} to tokenize; {near_miss(key, batch)}")
+            raise SettingsError(
+                f"there is no key {key!r} to tokenize; {near_miss(key, batch)} Every embodiment's "
+                "keymap needs it: an entry with text: task fits any episode"
+            )
         texts = batch[key]
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             what = texts[0] if isinstance(texts, list) and texts else texts
