@@ -124,19 +124,10 @@ def test_recorded_episodes_train(real_data: Path, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["data.folder=nowhere"], "folder 'nowhere': there is no folder at this path"),
-        (["keymap=humna"], "there is no keymap=humna; did you mean 'human'?"),
-    ],
-)
-def test_what_is_wrong_ends_in_one_sentence(
-    tmp_path: Path, overrides: list[str], message: str
-) -> None:
-    result = train(tmp_path, "output_dir=out", *TINY, *overrides)
+def test_what_is_wrong_ends_in_one_sentence(tmp_path: Path) -> None:
+    result = train(tmp_path, "output_dir=out", *TINY, "data.folder=nowhere")
     assert result.returncode == 1
-    assert message in result.stderr
+    assert "folder 'nowhere': there is no folder at this path" in result.stderr
     assert "Traceback" not in result.stderr + result.stdout
     said = [line for line in result.stderr.splitlines() if line.startswith("egoloader: ")]
     assert len(said) == 1
@@ -147,6 +138,7 @@ def test_what_is_wrong_ends_in_one_sentence(
     ("overrides", "message"),
     [
         (["data.folder=."], "the folder holds no episodes"),
+        (["keymap=humna"], "there is no keymap=humna; did you mean 'human'?"),
         (["keymap.image_histroy_gap_s=0.1"], "did you mean 'image_history_gap_s'?"),
         (
             [
