@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from egoloader.bytetokens import ByteTokenizer
 from egoloader.collation import collate
 from egoloader.errors import SampleError, SettingsError, check_whole, near_miss
 
@@ -24,6 +25,8 @@ Collate = Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
 _MAX_TEXTS, _MAX_CHARACTERS = 4096, 4096
 _IDS, _MASK = "input_ids", "attention_mask"
 _LARGEST_ID = 2**63 - 1
+#: Names of what plain values stand for.
+_TARGET, _COLLATE, _BYTES = "_target_", "egoloader.TextCollate", "egoloader.ByteTokenizer"
 
 Ids = npt.NDArray[np.int64]
 
@@ -134,18 +137,61 @@ class TextCollate:
                 `collate`, too.
             SampleError: the tokenizer failed, or gave no tokens; names the episode and the frame.
         """
-        batch = collate(samples)
+        return self.add_tokens(collate(samples), self.keys)
+
+    def add_tokens(self, batch: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+        """Return a batch with tokens next to the texts of some keys.
+
+        Args:
+            batch: with a list of B texts at each of the keys.
+            keys: of texts.
+
+        Raises:
+            SettingsError, SampleError: as a call does.
+        """
         places: dict[str, _Place] = {}
-        for key in self.keys:
+        for key in keys:
             for place, text in enumerate(self._texts(batch, key)):
                 places.setdefault(text, _Place(key, place))
         known = self._known.look_up(list(places), lambda texts: self._tokens(texts, places, batch))
         made: dict[str, Any] = {}
         for key, value in batch.items():
             made[key] = value
-            if key in self.keys:
+            if key in keys:
                 made |= self._padded(key, [known[text] for text in value])
         return made
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as a recipe lists it, in plain values, as a checkpoint keeps it.
+
+        Raises:
+            SettingsError: it, or its tokenizer, is none of egoloader's own classes, or the
+                tokenizer is passed options; so that it couldn't be made again.
+        """
+        tokenizer = self.tokenizer
+        if type(self) is not TextCollate or type(tokenizer) is not ByteTokenizer or self.options:
+            raise SettingsError(
+                f"{self!r:.200} can't be made again from a checkpoint, which only a TextCollate "
+                "with a ByteTokenizer, and without options, can"
+            )
+        return {
+            _TARGET: _COLLATE,
+            "tokenizer": {_TARGET: _BYTES, "max_length": tokenizer.max_length},
+            "keys": list(map(str, self.keys)),
+            "max_length": self.max_length,
+            "pad_id": self.pad_id,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: object) -> TextCollate:
+        """Return what `to_plain` made plain; nothing but egoloader's own classes is made of it.
+
+        Raises:
+            SettingsError: something else, or options that can't be meant.
+        """
+        options = _options(plain, _COLLATE, ("tokenizer", "keys", "max_length", "pad_id"))
+        tokenizer = _options(options.pop("tokenizer"), _BYTES, ("max_length",))
+        return TextCollate(tokenizer=ByteTokenizer(**tokenizer), **options)
 
     def _texts(self, batch: Mapping[str, Any], key: str) -> list[str]:
         if key not in batch:
@@ -207,6 +253,17 @@ class TextCollate:
             ids[place, :count], is_pad[place, :count] = row[:count], False
         name = tokens_key(key)
         return {name: torch.from_numpy(ids), f"{name}_is_pad": torch.from_numpy(is_pad)}
+
+
+def _options(plain: object, target: str, names: Sequence[str]) -> dict[str, Any]:
+    """Return the options that stand in plain values for what `target` names."""
+    made = dict(plain) if isinstance(plain, Mapping) else {}
+    if set(made) != {_TARGET, *names} or made[_TARGET] != target:
+        raise SettingsError(
+            f"{target} in plain values is {{{_TARGET}: {target}, {', '.join(names)}: …}}, "
+            f"got {plain!r:.200}"
+        )
+    return {name: made[name] for name in names}
 
 
 def _rows(values: Any, count: int, what: str) -> list[Ids]:

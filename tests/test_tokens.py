@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import json
 import pickle
 import threading
 from pathlib import Path
 from typing import Any
 
+import hydra
 import numpy as np
 import pytest
 import torch
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
@@ -307,6 +311,69 @@ def test_options_are_passed_on() -> None:
 
     made = TextCollate(tokenizer=tokenizer, keys=["t"], options={"upto": 3})([{"t": "x"}])
     assert made["t_tokens"].tolist() == [[0, 1, 2]]
+
+
+# Plain values.
+
+
+KEPT = [
+    COLLATE,
+    TextCollate(tokenizer=ByteTokenizer(), keys=["a", "b"]),
+    TextCollate(tokenizer=ByteTokenizer(64), keys=("a",), pad_id=5),
+]
+PLAIN = KEPT[0].to_plain()
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_there_and_back_through_files(kept: TextCollate) -> None:
+    plain = kept.to_plain()
+    assert TextCollate.from_plain(plain) == kept
+    for again in (json.loads(json.dumps(plain)), yaml.safe_load(yaml.safe_dump(plain))):
+        assert again == plain
+        assert TextCollate.from_plain(again) == kept
+    file = io.BytesIO()
+    torch.save(plain, file)
+    file.seek(0)
+    assert TextCollate.from_plain(torch.load(file, weights_only=True)) == kept
+    # As a recipe lists it.
+    assert hydra.utils.instantiate(plain, _convert_="all") == kept
+
+
+@pytest.mark.parametrize(
+    ("plain", "message"),
+    [
+        (
+            None,
+            r"^egoloader\.TextCollate in plain values is {_target_: egoloader\.TextCollate, tok",
+        ),
+        ([PLAIN], r"^egoloader\.TextCollate in plain values is"),
+        (PLAIN | {"_target_": "os.system"}, r"^egoloader\.TextCollate in plain values is"),
+        (PLAIN | {"_target_": ["egoloader.TextCollate"]}, "TextCollate in plain values is"),
+        (PLAIN | {"options": {"padding": True}}, "TextCollate in plain values is"),
+        ({key: PLAIN[key] for key in PLAIN if key != "pad_id"}, "TextCollate in plain values is"),
+        (PLAIN | {"tokenizer": "tests.test_tokens.Words"}, r"^egoloader\.ByteTokenizer in plain"),
+        (
+            PLAIN | {"tokenizer": {"_target_": "tests.test_tokens.Words", "max_length": 3}},
+            r"^egoloader\.ByteTokenizer in plain values is .*, max_length: …}, got",
+        ),
+        (PLAIN | {"tokenizer": {"_target_": "egoloader.ByteTokenizer"}}, "ByteTokenizer in plain"),
+        (PLAIN | {"keys": "task"}, "keys must list sample keys"),
+        (PLAIN | {"max_length": 0}, "max_length must be a whole number from 1 on"),
+    ],
+)
+def test_plain_values_that_are_none_are_refused(plain: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        TextCollate.from_plain(plain)
+
+
+def test_some_keys_of_a_batch_get_tokens() -> None:
+    collate_fn = TextCollate(tokenizer=Words(), keys=["a", "b"])
+    batch = {"b": ["x y", "z"], "n": [1, 2], "a": ["o", ""]}
+    made = collate_fn.add_tokens(batch, ["b"])
+    assert list(made) == ["b", "b_tokens", "b_tokens_is_pad", "n", "a"]
+    assert made["b_tokens"].tolist() == [[1, 1], [1, 0]]
+    assert list(batch) == ["b", "n", "a"]
+    assert collate_fn.add_tokens(batch, []) == batch
 
 
 # Bytes.
