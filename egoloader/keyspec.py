@@ -20,7 +20,7 @@ from egoloader.entryfields import (
 from egoloader.errors import KeyMapError, SettingsError, near_miss
 from egoloader.row import Parts, check_parts, row_of
 
-__all__ = ["Interpolation", "KeySpec", "KeyType", "TextSource", "other_span_key"]
+__all__ = ["DTYPES", "Interpolation", "KeySpec", "KeyType", "TextSource", "other_span_key"]
 
 Interpolation = Literal["nearest", "linear", "slerp"]
 KeyType = Literal["camera_keys", "proprio_keys", "action_keys", "annotation_keys", "metadata_keys"]
@@ -31,7 +31,8 @@ TextSource = Literal["annotation", "task", "annotation_or_task"]
 
 _GRID_FIELDS = ("horizon_s", "history_s")
 _WINDOW_FIELDS = ("horizon", "history", "lag_s", "offsets", "offsets_s", *_GRID_FIELDS)
-_DTYPES = frozenset(
+#: What the numbers of an entry can leave as.
+DTYPES = frozenset(
     {"bool", "float16", "float32", "float64"}
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 )
@@ -247,10 +248,8 @@ class KeySpec:
             raise KeyMapError(f"row {list(row)} has no rotation; take interpolation: linear")
 
     def _check_output(self) -> None:
-        if self.dtype is not None and self.dtype not in _DTYPES:
-            raise KeyMapError(
-                f"unknown dtype {self.dtype!r}; {near_miss(str(self.dtype), _DTYPES)}"
-            )
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise KeyMapError(f"unknown dtype {self.dtype!r}; {near_miss(str(self.dtype), DTYPES)}")
         if self.dtype is not None and (self.is_camera or self.is_annotation):
             raise KeyMapError(f"dtype is for numbers; {self.key_type} have none to set")
         if self.size is not None and not self.is_camera:

@@ -15,10 +15,14 @@ from egoloader.imagestats import ImageStats
 from egoloader.normalizer import Normalizer
 from egoloader.stats import KeyStats, NormStats
 from egoloader.train.preparation import Preparation
-from egoloader.train.spec import SampleSpec
+from egoloader.train.spec import RecordedAction, SampleSpec
 
 SPEC = SampleSpec(
-    {"front": 1}, {"pose": 3}, {"arm": (4, 2), "is_open": (4, 1)}, {"task": 259}, {"arm": (4, 2)}
+    {"front": 1},
+    {"pose": 3},
+    {"arm": (4, 2), "is_open": (4, 1)},
+    {"task": 259},
+    {"arm": RecordedAction((4, 2))},
 )
 IMAGES = ImageStats((0.5, 0.5, 0.5), (0.25, 0.25, 0.25), 1.0)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from egoloader.errors import SettingsError, near_miss
+from egoloader.errors import SettingsError, TransformError, near_miss
+from egoloader.train.spec import RecordedAction
 from egoloader.transforms import Transform
 from egoloader.transforms.transform import companions, mask_key, origin_key
 
@@ -19,7 +21,7 @@ Forward = Callable[[Batch], Mapping[str, torch.Tensor]]
 
 def predict_recorded(
     observed: Mapping[str, Any],
-    recorded: Mapping[str, tuple[int, ...]],
+    recorded: Mapping[str, RecordedAction],
     transforms: Sequence[Transform],
     forward: Forward,
 ) -> dict[str, torch.Tensor]:
@@ -30,20 +32,25 @@ def predict_recorded(
     it. The rest of the sample stands then as it stood there on the way: what changes observations
     alone, or leaves some out, needs no inverse.
 
+    Actions are of the dtype that they were recorded with. Where that is one of whole numbers, or
+    bool, the nearest is taken of what is predicted, and the dtype's own ends of what lies beyond:
+    a bool is true above 0.5.
+
     Args:
         observed: a batch of what the keymap's entries make, without transforms. Actions may be
             absent; those that are there are not looked at.
-        recorded: per action entry, its shape: (n, D…).
+        recorded: per action entry, its shape, (n, D…), and dtype.
         transforms: of the training samples, in order.
         forward: predicts from a transformed batch; per action key behind them, (B, H, D).
 
     Returns:
-        Per action entry, (B, n, D…); none of those that the transforms leave out altogether.
+        Per action entry, (B, n, D…) of its dtype; none of those that the transforms leave out
+        altogether.
 
     Raises:
         SettingsError: something observed is missing, or a transform that changes actions has no
             inverse, or one that asks what they were; names it.
-        TransformError: numbers can't be changed.
+        TransformError: numbers can't be changed; or what is predicted for whole numbers is NaN.
     """
     stages, derived = [_with_blanks(observed, recorded)], [set(recorded)]
     for transform in transforms:
@@ -62,8 +69,7 @@ def predict_recorded(
     sample = dict(stages[-1])
     for key in derived[-1]:
         if key in predicted:
-            blank = stages[-1][key]
-            sample[key] = predicted[key].reshape_as(blank).to(blank.dtype)
+            sample[key] = _like(stages[-1][key], key, predicted[key])
             sample[mask_key(key)] = torch.zeros_like(sample[mask_key(key)])
     for place in reversed(range(len(transforms))):
         way = (stages[place], stages[place + 1])
@@ -71,18 +77,43 @@ def predict_recorded(
     return {key: sample[key] for key in recorded if not predicted.keys().isdisjoint(ends(key))}
 
 
-def _with_blanks(observed: Mapping[str, Any], recorded: Mapping[str, tuple[int, ...]]) -> Batch:
+def _with_blanks(observed: Mapping[str, Any], recorded: Mapping[str, RecordedAction]) -> Batch:
     """Return a batch with actions of zeros, all padded."""
     if "fps" not in observed:
         raise SettingsError(f"a batch has {'fps'!r}, (B,); {near_miss('fps', observed)}")
     rates = observed["fps"]
+    if not isinstance(rates, torch.Tensor) or rates.dim() != 1:
+        raise SettingsError(f"'fps' must be a tensor of a rate per sample, (B,), got {rates!r:.80}")
     made = dict(observed)
-    for key, shape in recorded.items():
-        made[key] = torch.zeros((len(rates), *shape), device=rates.device)
-        made[mask_key(key)] = torch.ones(
-            (len(rates), shape[0]), dtype=torch.bool, device=rates.device
-        )
+    for key, action in recorded.items():
+        made[key] = action.blank(len(rates), rates.device)
+        steps = (len(rates), *action.shape[:1])
+        made[mask_key(key)] = torch.ones(steps, dtype=torch.bool, device=rates.device)
     return made
+
+
+def _like(blank: torch.Tensor, key: str, predicted: torch.Tensor) -> torch.Tensor:
+    """Return predicted numbers with the shape and the dtype of what they take the place of."""
+    chunk, dtype = predicted.reshape_as(blank), blank.dtype
+    if dtype.is_floating_point:
+        return chunk.to(dtype)
+    numbers = chunk.to("cpu", torch.float64)
+    if numbers.isnan().any():
+        raise TransformError(
+            f"NaN is predicted for {key!r}, whose numbers are {dtype}, which can't be NaN; look "
+            "for NaN in what was observed"
+        )
+    low, high = _ends(dtype)
+    return numbers.round().clamp(low, high).to(dtype).to(chunk.device)
+
+
+def _ends(dtype: torch.dtype) -> tuple[float, float]:
+    """Return the least and the largest float64 that a dtype of whole numbers, or bool, holds."""
+    if dtype == torch.bool:
+        return 0.0, 1.0
+    info = torch.iinfo(dtype)
+    high = float(info.max)  # of 64 bits, it rounds up to what they don't hold
+    return float(info.min), high if high <= info.max else math.nextafter(high, 0.0)
 
 
 def _derived(transform: Transform, derived: set[str], sample: Batch) -> set[str]:

@@ -185,11 +185,12 @@ class ActionChunkPolicy(lightning.LightningModule):
                 actions, as a robot has it, or with any.
 
         Returns:
-            Per action entry of the keymap, (B, n, D…).
+            Per action entry of the keymap, (B, n, D…), of the dtype that it has in a sample. Whole
+            numbers are the nearest to what is predicted, within the dtype; bools true above 0.5.
 
         Raises:
             SettingsError: something observed is missing, or a transform of actions has no inverse.
-            TransformError: numbers can't be changed.
+            TransformError: numbers can't be changed, or NaN is predicted for whole numbers.
         """
         if embodiment not in self.specs:
             raise SettingsError(
@@ -206,7 +207,7 @@ class ActionChunkPolicy(lightning.LightningModule):
             observed,
             self.specs[embodiment].recorded,
             transforms,
-            lambda batch: self(embodiment, batch),
+            lambda batch: self._predict_samples(embodiment, batch),
         )
 
     def training_step(self, batch: Mapping[str, Batch], batch_idx: int) -> torch.Tensor:
@@ -269,6 +270,16 @@ class ActionChunkPolicy(lightning.LightningModule):
             "transforms": transforms,
             **dataclasses.asdict(self.settings),
         }
+
+    def _predict_samples(self, embodiment: str, batch: Batch) -> Chunks:
+        """Predict from a batch as it stands behind the transforms, with actions of zeros."""
+        chunks = self.network(embodiment, self.preparation(embodiment, batch))
+        # float32 tells no small differences where an action lies far from zero.
+        exact = {
+            key: chunk.double() if batch[key].dtype == torch.float64 else chunk
+            for key, chunk in chunks.items()
+        }
+        return self.preparation.restore(embodiment, exact)
 
     def _prepared(self, batch: Mapping[str, Batch]) -> dict[str, Batch]:
         return {name: self.preparation(name, frames) for name, frames in batch.items()}

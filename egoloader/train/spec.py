@@ -10,14 +10,42 @@ import torch
 
 from egoloader.batch import Sample
 from egoloader.dataset import MultiDataset
-from egoloader.errors import SettingsError
+from egoloader.errors import SettingsError, near_miss
 from egoloader.keymap import KeyMap
+from egoloader.keyspec import DTYPES
 from egoloader.sample import SampleMaker
 from egoloader.tokens import TextCollate, tokens_key
 from egoloader.transforms import Chain, Transform
 from egoloader.transforms.transform import mask_key
 
-__all__ = ["SampleSpec", "describe", "vocabularies"]
+__all__ = ["RecordedAction", "SampleSpec", "describe", "vocabularies"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordedAction:
+    """What an action entry of the keymap is ahead of the transforms.
+
+    Attributes:
+        shape: (n, D…).
+        dtype: the name of what its numbers leave as, as in an entry of the keymap.
+
+    Raises:
+        SettingsError: there is no such dtype.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if type(self.dtype) is not str or self.dtype not in DTYPES:
+            raise SettingsError(
+                f"unknown dtype {self.dtype!r} of an action; {near_miss(str(self.dtype), DTYPES)}"
+            )
+
+    def blank(self, batch_size: int, device: torch.device) -> torch.Tensor:
+        """Return zeros in the place of what is not known yet: (batch_size, n, D…)."""
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return torch.zeros((batch_size, *self.shape), dtype=dtype, device=device)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,14 +57,14 @@ class SampleSpec:
         states: per proprio entry, its size with all steps: n * D.
         actions: per action chunk, its shape: (H, D…).
         texts: per entry that comes with tokens of its text, what these are below.
-        recorded: per action entry of the keymap, its shape ahead of the transforms: (n, D…).
+        recorded: per action entry of the keymap, what it is ahead of the transforms.
     """
 
     cameras: dict[str, int]
     states: dict[str, int]
     actions: dict[str, tuple[int, ...]]
     texts: dict[str, int] = dataclasses.field(default_factory=dict)
-    recorded: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    recorded: dict[str, RecordedAction] = dataclasses.field(default_factory=dict)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -47,12 +75,18 @@ class SampleSpec:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> SampleSpec:
-        """Make a spec from what `dataclasses.asdict` gave, as a checkpoint keeps it."""
+        """Make a spec from what `dataclasses.asdict` gave, as a checkpoint keeps it.
+
+        Raises:
+            SettingsError: something else, or what another version of the package has kept.
+        """
+        _check_fields(cls, plain)
         cameras, states, texts = (dict(plain[name]) for name in ("cameras", "states", "texts"))
-        actions, recorded = (
-            {key: tuple(shape) for key, shape in plain[name].items()}
-            for name in ("actions", "recorded")
-        )
+        actions = {key: tuple(shape) for key, shape in plain["actions"].items()}
+        recorded = {}
+        for key, one in plain["recorded"].items():
+            _check_fields(RecordedAction, one)
+            recorded[key] = RecordedAction(tuple(one["shape"]), one["dtype"])
         return cls(cameras, states, actions, texts, recorded)
 
 
@@ -132,12 +166,28 @@ def _roles(name: str, source: MultiDataset, keymap: KeyMap, sample: Sample) -> d
     return roles
 
 
-def _recorded(source: MultiDataset, keymap: KeyMap) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of action entries ahead of the transforms."""
+def _check_fields(kind: type[RecordedAction | SampleSpec], plain: object) -> None:
+    """Refuse plain values that are not those of a dataclass's fields."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    if not isinstance(plain, Mapping) or set(plain) != set(names):
+        found = sorted(map(str, plain)) if isinstance(plain, Mapping) else plain
+        raise SettingsError(
+            f"a {kind.__name__} is made of {', '.join(names)}, got {found!r:.200}; a checkpoint of "
+            "another version of egoloader can't be used, train the policy anew"
+        )
+
+
+def _recorded(source: MultiDataset, keymap: KeyMap) -> dict[str, RecordedAction]:
+    """Return what action entries are ahead of the transforms."""
     maker = SampleMaker(next(source.open_each()), keymap, source.settings)
-    shapes = {field.key: field.shape for field in maker.fields()}
-    actions = [key for key, spec in keymap.items() if spec.key_type == "action_keys"]
-    return {key: shape for key in actions if (shape := shapes[key]) is not None}
+    return {
+        field.key: RecordedAction(field.shape, field.dtype.name)
+        for field in maker.fields()
+        if field.key in keymap
+        and keymap[field.key].key_type == "action_keys"
+        and field.shape is not None
+        and field.dtype is not None
+    }
 
 
 def _check_camera(name: str, key: str, value: Any) -> None:
