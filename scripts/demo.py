@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from egoloader import MultiDataset, collate
+from egoloader import MultiDataset
 from egoloader.episode import ZarrEpisode
 from egoloader.picture import draw_sample
 from egoloader.sample import SampleMaker, SampleSettings
@@ -67,8 +67,7 @@ def predict(console: Console, config: DictConfig, samples: Path, output: Path) -
     )
     episode = next(valid.open_each())
     maker = SampleMaker(episode, keymap, SampleSettings())
-    frames = range(0, episode.total_frames, EVERY)
-    rollouts = roll_out(policy, maker, frames, make(config.data.collate_fn) or collate)
+    rollouts = roll_out(policy, maker, range(0, episode.total_frames, EVERY))
     for key, rollout in rollouts.items():
         errors = ", ".join(f"{error:.3g}" for error in rollout.error)
         console.print(f"{episode.name}, not trained on: {key} is off by {errors}, in its own units")

@@ -217,7 +217,7 @@ def test_an_option_that_there_is_not() -> None:
 
 def test_a_checkpoint_holds_every_setting() -> None:
     policy = ActionChunkPolicy({"arm": SPEC}, **SMALL)
-    kept = {"specs", "normalizer", "images", "transforms"}
+    kept = {"specs", "normalizer", "images", "transforms", "collate_fn"}
     assert set(policy.hparams) == kept | {field.name for field in fields(PolicySettings)}
     again = ActionChunkPolicy(**policy.hparams)
     assert again.settings == policy.settings

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from scipy.spatial.transform import Rotation
 
-from egoloader import ByteTokenizer, EpisodeWriter, TextCollate, ZarrEpisode
+from egoloader import ByteTokenizer, EpisodeWriter, TextCollate, ZarrEpisode, collate
 from egoloader.assembly import make_sample
 from egoloader.sample import SampleMaker, SampleSettings
 from egoloader.train.config import compose, make, sample_folder
@@ -40,7 +44,7 @@ def predictions(policy: ActionChunkPolicy, path: Path, *overrides: str) -> dict[
     keymap = make(config.keymap)
     keymap = keymap[episode.embodiment] if isinstance(keymap, dict) else keymap
     maker = SampleMaker(episode, keymap, SampleSettings())
-    return roll_out(policy, maker, [0, 5, 11], make(config.data.collate_fn))
+    return roll_out(policy, maker, [0, 5, 11])
 
 
 @quietly
@@ -61,21 +65,63 @@ def test_the_samples_recipe_predicts_as_it_was_recorded(tmp_path: Path) -> None:
     # A step of training leaves predictions near the middle of what is normalised, in real units.
     stats = policy.preparation.normalizer.stats["sawyer"]["cmd_ee_delta"]  # type: ignore[union-attr]
     assert (np.abs(rollout.predicted - stats.mean) < 8 * stats.std).all()
-    block = next(block for block in blocks("python") if "load_from_checkpoint" in block)
-    maker = SampleMaker(
-        ZarrEpisode(Path(sample_folder()) / "pick_place_0.zarr"),
-        make(compose(["recipe=samples"]).keymap),
-        SampleSettings(),
-    )
-    observed = TextCollate(tokenizer=ByteTokenizer(max_length=64), keys=["task"])(
-        [make_sample(maker, frame) for frame in (0, 5, 11)]
-    )
-    del observed["cmd_ee_delta"], observed["cmd_ee_delta_is_pad"]  # as a robot has it
-    checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    actions = run(block, checkpoint=checkpoint, observed=observed)["actions"]["cmd_ee_delta"]
-    np.testing.assert_allclose(actions.numpy(), rollout.predicted, atol=1e-5)
     draw_predictions(found, "pick_place_0.zarr", tmp_path / "predictions.png")
     assert (tmp_path / "predictions.png").stat().st_size > 10_000
+
+
+ROBOT = """
+import sys
+import torch
+from egoloader.train.policy import ActionChunkPolicy
+
+checkpoint, observed, actions = sys.argv[1:]
+policy = ActionChunkPolicy.load_from_checkpoint(
+    checkpoint, map_location="cpu", weights_only=True
+).eval()
+torch.save(policy.predict("sawyer", torch.load(observed, weights_only=True)), actions)
+"""
+
+
+@quietly
+def test_a_checkpoint_is_all_that_a_robot_needs(tmp_path: Path) -> None:
+    recipe = ["recipe=samples", f"data.folder={tmp_path / 'episodes'}"]
+    shutil.copytree(sample_folder(), tmp_path / "episodes")
+    policy = train_and_load(tmp_path, *recipe)
+    config = compose(recipe)
+    maker = SampleMaker(
+        ZarrEpisode(tmp_path / "episodes" / "pick_place_0.zarr"),
+        make(config.keymap),
+        SampleSettings(),
+    )
+    samples = [make_sample(maker, frame) for frame in (0, 5, 11)]
+    with_tokens = make(config.data.collate_fn)(samples)
+    wanted = policy.predict("sawyer", with_tokens)["cmd_ee_delta"]
+    observed = collate(samples)
+    del observed["cmd_ee_delta"], observed["cmd_ee_delta_is_pad"]  # as a robot has it
+    assert not any("tokens" in key for key in observed)
+    torch.save(observed, tmp_path / "observed.pt")
+    shutil.rmtree(tmp_path / "episodes")
+
+    (tmp_path / "elsewhere").mkdir()
+    checkpoint = (tmp_path / "run" / "checkpoints" / "last.ckpt").resolve()
+    checkpoint.rename(tmp_path / "elsewhere" / "arm.ckpt")
+    shutil.rmtree(tmp_path / "run")
+    words = ["elsewhere/arm.ckpt", "observed.pt", "actions.pt"]
+    command = [sys.executable, "-c", ROBOT, *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    made = torch.load(tmp_path / "actions.pt", weights_only=True)
+    assert torch.allclose(made["cmd_ee_delta"], wanted, atol=1e-6)
+
+    block = next(block for block in blocks("python") if "load_from_checkpoint" in block)
+    now = {key: value[1:2] for key, value in observed.items()}
+    found = run(block, checkpoint=tmp_path / "elsewhere" / "arm.ckpt", observed=now)
+    assert found["actions"]["cmd_ee_delta"].shape == (1, 16, 4)
+    said = TextCollate(tokenizer=ByteTokenizer(max_length=64), keys=["task"])
+    tokens = said([{"task": "put the puck on the shelf"}])
+    again = policy.predict("sawyer", now | tokens)["cmd_ee_delta"]
+    assert torch.allclose(found["actions"]["cmd_ee_delta"], again, atol=1e-6)
+    assert not torch.allclose(again, wanted[1:2], atol=1e-6)
 
 
 def poses(total: int, fps: float, seed: int) -> npt.NDArray[np.float32]:

@@ -15,11 +15,13 @@ from egoloader.errors import SettingsError, TrainingError, near_miss
 from egoloader.imagestats import ImageStats
 from egoloader.keymap import other_span_key
 from egoloader.normalizer import Normalizer
+from egoloader.tokens import TextCollate
 from egoloader.train.deployment import predict_recorded
 from egoloader.train.meters import Meters
 from egoloader.train.network import ActionNetwork
 from egoloader.train.preparation import Preparation
 from egoloader.train.spec import SampleSpec
+from egoloader.train.texts import made_collate, with_tokens
 from egoloader.transforms import Transform, from_plain, to_plain
 from egoloader.transforms.transform import dim_mask_key, mask_key
 
@@ -117,7 +119,7 @@ class ActionChunkPolicy(lightning.LightningModule):
     All that a robot needs is in the checkpoint; `predict` gives actions in the robot's own units:
 
         policy = ActionChunkPolicy.load_from_checkpoint("last.ckpt").eval()
-        actions = policy.predict("sawyer", observed)
+        actions = policy.predict("sawyer", {**observed, "task": ["pick the cup"]})
 
     Args:
         specs: per embodiment, its `SampleSpec` (or the plain form that a checkpoint keeps).
@@ -125,6 +127,8 @@ class ActionChunkPolicy(lightning.LightningModule):
         images: what images are normalised by (or its plain form); None leaves them in 0…1.
         transforms: per embodiment, those of its samples (or their plain form); None of some that
             a checkpoint can't keep, so that `predict` is refused.
+        collate_fn: the `TextCollate` of the samples (or its plain form), where they have tokens of
+            texts; None of one that a checkpoint can't keep, so that `predict` takes tokens.
         augment: changes images in training, `augment(batch)`; not part of the checkpoint.
         settings: size and optimisation: the fields of `PolicySettings`.
 
@@ -139,6 +143,7 @@ class ActionChunkPolicy(lightning.LightningModule):
         normalizer: Normalizer | Mapping[str, Any] | None = None,
         images: ImageStats | Mapping[str, Any] | None = None,
         transforms: Mapping[str, Transforms | None] | None = None,
+        collate_fn: TextCollate | Mapping[str, Any] | None = None,
         augment: ImageAugment | None = None,
         **settings: Any,
     ) -> None:
@@ -153,6 +158,7 @@ class ActionChunkPolicy(lightning.LightningModule):
             name: None if steps is None else tuple(map(_transform, steps))
             for name, steps in (transforms or {}).items()
         }
+        self.collate_fn = made_collate(collate_fn, self.specs)
         self.save_hyperparameters(self._plain())
         size = {name: getattr(self.settings, name) for name in ("width", "heads", "layers")}
         self.network = ActionNetwork(self.specs, dropout=self.settings.dropout, **size)
@@ -181,15 +187,18 @@ class ActionChunkPolicy(lightning.LightningModule):
 
         Args:
             embodiment: whose batch it is.
-            observed: a batch of what the keymap makes without transforms: (B, …) each; without
-                actions, as a robot has it, or with any.
+            observed: a batch of what the keymap makes without transforms: (B, …) each, and lists of
+                B texts; without actions, as a robot has it, or with any. Texts become tokens as
+                they did in training; `<key>_tokens` (B, L) int64 and `<key>_tokens_is_pad` (B, L)
+                bool may stand in for one, and have to where its tokenizer was none of egoloader's.
 
         Returns:
             Per action entry of the keymap, (B, n, D…), of the dtype that it has in a sample. Whole
             numbers are the nearest to what is predicted, within the dtype; bools true above 0.5.
 
         Raises:
-            SettingsError: something observed is missing, or a transform of actions has no inverse.
+            SettingsError: something observed is missing, texts are no list of B, or a transform of
+                actions has no inverse.
             TransformError: numbers can't be changed, or NaN is predicted for whole numbers.
         """
         if embodiment not in self.specs:
@@ -268,12 +277,14 @@ class ActionChunkPolicy(lightning.LightningModule):
             "specs": {name: dataclasses.asdict(spec) for name, spec in self.specs.items()},
             **self.preparation.to_plain(),
             "transforms": transforms,
+            "collate_fn": None if self.collate_fn is None else self.collate_fn.to_plain(),
             **dataclasses.asdict(self.settings),
         }
 
     def _predict_samples(self, embodiment: str, batch: Batch) -> Chunks:
         """Predict from a batch as it stands behind the transforms, with actions of zeros."""
-        chunks = self.network(embodiment, self.preparation(embodiment, batch))
+        told = with_tokens(batch, self.specs[embodiment], self.collate_fn)
+        chunks = self.network(embodiment, self.preparation(embodiment, told))
         # float32 tells no small differences where an action lies far from zero.
         exact = {
             key: chunk.double() if batch[key].dtype == torch.float64 else chunk

@@ -59,7 +59,7 @@ def roll_out(
         maker: of the episode's samples, with the keymap of the training samples, and without
             transforms: the policy has them.
         frames: indices, B of them.
-        collate_fn: that of the training samples, where they have tokens of texts.
+        collate_fn: that of the training samples, where the policy can't make their tokens itself.
 
     Returns:
         Per action entry of the keymap.

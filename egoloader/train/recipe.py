@@ -34,6 +34,7 @@ from egoloader.train.config import (
 )
 from egoloader.train.policy import ActionChunkPolicy
 from egoloader.train.spec import describe, vocabularies
+from egoloader.train.texts import kept_collate
 from egoloader.transforms import to_plain
 from egoloader.workers import watch_workers
 
@@ -167,6 +168,7 @@ def _build(config: DictConfig) -> tuple[EpisodeDataModule, ActionChunkPolicy]:
         normalizer=normalizer,
         images=make(OmegaConf.select(config, "norm.images")),
         transforms={name: _remade(source, name) for name, source in data.sources.items()},
+        collate_fn=kept_collate(data.collate_fn),
         augment=make(OmegaConf.select(config, "augment.images")),
     )
     return data, policy
