@@ -110,7 +110,7 @@ def check_same_policy(
         shown = "; ".join(differing[:_SHOWN]) + ("; …" if len(differing) > _SHOWN else "")
         raise ConfigError(
             f"resume={path} is of another policy than this run's: {shown}. "
-            "Set data, keymap and model as they were, or leave resume out to start anew"
+            "Set data, keymap, norm and model as they were, or leave resume out to start anew"
         )
 
 

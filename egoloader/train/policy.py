@@ -275,9 +275,9 @@ class ActionChunkPolicy(lightning.LightningModule):
         }
         return {
             "specs": {name: dataclasses.asdict(spec) for name, spec in self.specs.items()},
-            **self.preparation.to_plain(),
             "transforms": transforms,
             "collate_fn": None if self.collate_fn is None else self.collate_fn.to_plain(),
+            **self.preparation.to_plain(),
             **dataclasses.asdict(self.settings),
         }
 
