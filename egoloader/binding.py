@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +16,10 @@ from egoloader.layout import ArrayLayout
 from egoloader.plan import EntryPlan, PlanOutline, ReadPlan, outline_plan
 from egoloader.row import rotating_row, row_of
 from egoloader.timeline import Timeline, tolerance
+from egoloader.timestamps import layout_problem, time_faults
 from egoloader.windows import Moments, Steps, current_frame, entry_moments, entry_steps
 
 __all__ = ["Binding", "bind"]
-
-#: By how much times may run faster or slower than the frame rate says, before they are no seconds.
-_MAX_PACE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,29 +101,16 @@ def _timeline(episode: ZarrEpisode) -> Timeline | None:
 
 def _check_times(episode: ZarrEpisode, times: npt.NDArray[np.float64]) -> None:
     """Refuse times that nothing can be read by."""
-
-    def refuse(problem: str, frame: int) -> NoReturn:
+    fault = next(time_faults(times, np.ones(len(times), dtype=np.bool_), episode.fps), None)
+    if fault is not None:
         raise EpisodeFormatError(
-            f"{problem}; entries with rate_hz or latency_s go by these times, all of them: repair "
-            "them, or leave the episode out, as a quarantine file does that lists one of them",
+            f"{fault.problem}; entries with rate_hz or latency_s go by these times, all of them: "
+            "repair them, or leave the episode out, as a quarantine file does that lists one of "
+            "them",
             episode=episode.name,
             key=TIMESTAMP,
-            frame=frame,
+            frame=fault.start,
         )
-
-    unknown = np.flatnonzero(~np.isfinite(times))
-    if len(unknown):
-        refuse(f"the time is {times[unknown[0]]}, not a number of seconds", int(unknown[0]))
-    gaps = np.diff(times)
-    stuck = np.flatnonzero(gaps <= 0)
-    if len(stuck):
-        frame = int(stuck[0]) + 1
-        problem = f"times must ascend, got {times[frame]} behind {times[frame - 1]}"
-        refuse(problem, frame)
-    pace = np.median(gaps) * episode.fps if len(gaps) else 1.0
-    if not 1 / _MAX_PACE <= pace <= _MAX_PACE:
-        problem = f"frames are {np.median(gaps):g} apart at {episode.fps:g} Hz; are these seconds?"
-        refuse(problem, 0)
 
 
 def _check_rows(episode: ZarrEpisode, key: str, layout: ArrayLayout) -> None:
@@ -143,13 +126,9 @@ def _check_timestamps(episode: ZarrEpisode) -> None:
     """Check the array that every sample's `timestamp` comes from."""
     layout = episode.layout(TIMESTAMP)
     _check_rows(episode, TIMESTAMP, layout)
-    if layout.dtype is None or layout.dtype.kind == "b" or math.prod(layout.row_shape) != 1:
-        raise EpisodeFormatError(
-            f"timestamps must be one number a frame, got rows {layout.row_shape} of "
-            f"{layout.type_name}",
-            episode=episode.name,
-            key=TIMESTAMP,
-        )
+    problem = layout_problem(layout)
+    if problem:
+        raise EpisodeFormatError(problem, episode=episode.name, key=TIMESTAMP)
 
 
 def _check_kind(episode: ZarrEpisode, key: str, spec: KeySpec, layout: ArrayLayout) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import zarr
 
-from tests.episodes import edit_attrs
+from tests.episodes import edit_attrs, foreign_numbers
 from tests.faults import (
     FAULTS,
     Found,
@@ -26,6 +26,7 @@ from tests.faults import (
 from tests.jpegs import CMYK, PROGRESSIVE
 from tests.recordings import (
     CAMERA,
+    CHUNK,
     FPS,
     GRIPPER,
     HEAD,
@@ -234,6 +235,21 @@ def gaps_in_time(episode: Path, rng: Rng) -> Iterable[Found]:
 def other_rate(episode: Path, rng: Rng) -> Iterable[Found]:
     change(episode, TIMES, slice(None), lambda times: times * rng.choice([0.5, 0.9, 1.1, 4]))
     return as_a_whole("timestamps", TIMES, "content")
+
+
+@seeded()
+def time_in_nanoseconds(episode: Path, rng: Rng) -> Iterable[Found]:
+    change(episode, TIMES, slice(None), lambda times: times * rng.choice([1e3, 1e6, 1e9]) * 1.1)
+    return as_a_whole("timestamps", TIMES, "content")
+
+
+@seeded("zarr")
+def timestamps_of_flags(episode: Path, rng: Rng) -> Iterable[Found]:
+    shutil.rmtree(episode / TIMES)
+    flags = rng.random(TOTAL) < 0.5
+    foreign_numbers(zarr.open_group(episode, mode="r+"), TIMES, flags, chunks=(CHUNK,))
+    declare(episode, TIMES, dtype="bool")
+    return as_a_whole("timestamps", TIMES)
 
 
 def _annotated(episode: Path, row: bytes) -> None:

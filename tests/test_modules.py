@@ -26,6 +26,8 @@ ORDER = [
     "windows",
     "timeline",
     "layout",
+    "runs",
+    "timestamps",
     "shards",
     "plan",
     "batchplan",

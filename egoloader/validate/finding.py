@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from egoloader.quarantine import BadSpan, merge_spans
 
-__all__ = ["Finding", "Harm", "join_runs", "quarantine_spans", "runs"]
+__all__ = ["Finding", "Harm", "join_runs", "quarantine_spans"]
 
 #: `frames`: those can't or should not be served. `content`: they can, and what they hold is
 #: suspicious as a whole. `note`: nothing is wrong with what is served.
@@ -79,13 +76,3 @@ def join_runs(findings: Iterable[Finding], total: int) -> list[Finding]:
         replace(one, start=None, end=None) if whole else one
         for one, whole in zip(joined, is_whole, strict=True)
     ]
-
-
-def runs(is_bad: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Yield the half-open runs of true values."""
-    edges = (np.flatnonzero(is_bad[1:] != is_bad[:-1]) + 1).tolist()
-    if is_bad[:1].any():
-        edges.insert(0, 0)
-    if len(edges) % 2:
-        edges.append(len(is_bad))
-    yield from zip(edges[::2], edges[1::2], strict=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 
 from egoloader.chunkcodec import unread_reason
@@ -12,6 +11,7 @@ from egoloader.errors import EpisodeError
 from egoloader.header import Feature
 from egoloader.layout import ArrayLayout
 from egoloader.store import EpisodeFolder
+from egoloader.timestamps import layout_problem
 from egoloader.validate.finding import Finding, Harm
 from egoloader.validate.stored import MOST_UNREADABLE, blocks, given_up
 
@@ -74,9 +74,8 @@ def _check_array(episode: ZarrEpisode, key: str) -> Iterator[Finding]:
         message = f"rows of data type {layout.type_name!r} can't be read"
         yield _finding(episode, "data type", message, key)
         return
-    if key == TIMESTAMP and (layout.kind != "numeric" or math.prod(layout.row_shape) != 1):
-        message = f"rows of {layout.row_shape} {layout.type_name} are no times: one number a frame"
-        yield _finding(episode, "timestamps", message, key)
+    if key == TIMESTAMP and layout_problem(layout):
+        yield _finding(episode, "timestamps", layout_problem(layout), key)
     problem, harm = _declared_otherwise(feature, layout)
     if problem:
         yield _finding(episode, "features", problem, key, harm)

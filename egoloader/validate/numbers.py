@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from egoloader.episode import TIMESTAMP, ZarrEpisode
-from egoloader.validate.finding import Finding, runs
+from egoloader.timestamps import layout_problem, time_faults
+from egoloader.validate.finding import Finding
 from egoloader.validate.stored import Numbers, each_run
 
 __all__ = ["check_finite", "check_tails", "check_timestamps"]
@@ -61,33 +63,38 @@ def check_tails(episode: ZarrEpisode, arrays: Mapping[str, Numbers]) -> Iterator
 
 
 def check_timestamps(episode: ZarrEpisode, arrays: Mapping[str, Numbers]) -> Iterator[Finding]:
-    """Compare the array of timestamps, in seconds, to fps."""
+    """Find times that windows can't be read by, and such as fps doesn't say."""
     numbers = arrays.get(TIMESTAMP)
-    if numbers is None or math.prod(numbers.rows.shape[1:]) != 1:
+    if numbers is None or layout_problem(episode.layout(TIMESTAMP)) or not numbers.rows.size:
         return
     times = numbers.rows.reshape(len(numbers.rows)).astype(np.float64)
-    is_known = numbers.is_finite
+    # Those that are not finite are found in every array.
+    faults = list(time_faults(times, numbers.is_finite, episode.fps))
+    for one in faults:
+        yield _finding(episode, one.problem, one.start, one.end)
+    if not any((one.start, one.end) == (0, len(times)) for one in faults):
+        yield from _check_rate(episode, times, numbers.is_finite)
+
+
+def _check_rate(
+    episode: ZarrEpisode, times: npt.NDArray[np.float64], is_known: npt.NDArray[np.bool_]
+) -> Iterator[Finding]:
+    """Compare the time between frames to fps: the median, else each."""
     pairs = is_known[1:] & is_known[:-1]
     steps = np.diff(np.where(is_known, times, 0))
-    is_late, is_back = np.zeros((2, len(times)), dtype=np.bool_)
-    is_back[1:] = pairs & (steps <= 0)
-    message = "the time is not later than the one before"
-    for run in runs(is_back):
-        yield Finding(episode.name, "timestamps", message, TIMESTAMP, *run, "content")
     median = float(np.median(steps[pairs])) if pairs.any() else 1 / episode.fps
     if abs(median * episode.fps - 1) > _MEDIAN_DRIFT:
-        yield Finding(
-            episode.name,
-            "timestamps",
-            f"frames are {median:.4g} s apart, fps = {episode.fps:g} says {1 / episode.fps:.4g} s",
-            TIMESTAMP,
-            harm="content",
-        )
+        problem = f"frames are {median:.4g} s apart, fps = {episode.fps:g} says "
+        yield _finding(episode, f"{problem}{1 / episode.fps:.4g} s", 0, len(times))
         return
-    is_late[1:] = pairs & (steps * episode.fps > _LONGEST_GAP)
-    for row in np.flatnonzero(is_late).tolist():
-        message = f"{steps[row - 1]:.4g} s pass before it, fps says {1 / episode.fps:.4g} s"
-        yield Finding(episode.name, "timestamps", message, TIMESTAMP, row, row + 1, "content")
+    is_late = pairs & (steps * episode.fps > _LONGEST_GAP)
+    for row in (np.flatnonzero(is_late) + 1).tolist():
+        problem = f"{steps[row - 1]:.4g} s pass before it, fps says {1 / episode.fps:.4g} s"
+        yield _finding(episode, problem, row, row + 1)
+
+
+def _finding(episode: ZarrEpisode, problem: str, start: int, end: int) -> Finding:
+    return Finding(episode.name, "timestamps", problem, TIMESTAMP, start, end, "content")
 
 
 def _zero_tail(numbers: Numbers) -> int:

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from egoloader.episode import ZarrEpisode
-from egoloader.validate.finding import Finding, Harm, runs
+from egoloader.runs import runs
+from egoloader.validate.finding import Finding, Harm
 from egoloader.validate.stored import Numbers, each_run
 
 __all__ = ["check_poses", "is_pose"]

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from egoloader.episode import ZarrEpisode
 from egoloader.errors import EpisodeError, SettingsError, near_miss
-from egoloader.validate.finding import Finding, runs
+from egoloader.runs import runs
+from egoloader.validate.finding import Finding
 
 __all__ = [
     "MOST_UNREADABLE",
