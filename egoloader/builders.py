@@ -7,17 +7,17 @@ Which frame of reference they are in is the recording's choice.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
 from egoloader.errors import KeyMapError, near_miss
 from egoloader.keymap import Interpolation, KeyMap, KeySpec, TextSource
+from egoloader.options import BuilderOptions, Names, named_arrays
 
 __all__ = ["eva_keymap", "human_keymap", "state_action_keymap"]
 
 HumanMode = Literal["keypoints", "cartesian"]
 EvaMode = Literal["cartesian", "joints"]
-Names = str | Sequence[str] | Mapping[str, str]
 
 _SIDES = ("left", "right")
 _HUMAN_FRONT = {"observations.images.front_img_1": "images.front_1"}
@@ -26,27 +26,6 @@ _EVA_CAMERAS = {
     "observations.images.right_wrist_img": "images.right_wrist",
     "observations.images.left_wrist_img": "images.left_wrist",
 }
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _Options:
-    """The options that every builder takes; see `human_keymap`."""
-
-    horizon: int
-    proprio_history: int
-    history_stride_s: float | None
-    rate_hz: float | None
-    horizon_s: float | None
-    proprio_history_s: float | None
-    interpolation: Interpolation
-    image_history_gap_s: float | None
-    image_memory: int | None
-    image_memory_stride_s: float
-    annotation_key: str | None
-    annotation_text: TextSource
-    masks: bool
-    norm_mode: bool
-    has_poses: bool = True  # whether the arrays called `…_pose` are those with rotations
 
 
 def human_keymap(
@@ -102,7 +81,7 @@ def human_keymap(
         arrays = [f"{side}.{what}" for side in _SIDES for what in ("keypoints", "wrist_pose")]
         actions = {_with_prefix(name, "action"): _with_prefix(name, "obs") for name in arrays}
         states = _same(_with_prefix(name, "obs") for name in arrays)
-    options = _Options(
+    options = BuilderOptions(
         horizon=horizon,
         proprio_history=proprio_history,
         history_stride_s=history_stride_s,
@@ -166,7 +145,7 @@ def eva_keymap(
     what = "ee_pose" if mode == "cartesian" else "joints"
     actions = [f"{side}.cmd_{part}" for side in _SIDES for part in (what, "gripper")]
     states = [f"{side}.obs_{part}" for side in _SIDES for part in (what, "gripper")]
-    options = _Options(
+    options = BuilderOptions(
         horizon=horizon,
         proprio_history=proprio_history,
         history_stride_s=history_stride_s,
@@ -232,7 +211,7 @@ def state_action_keymap(
         KeyMapError: no array at all, two entries of one sample key, an image option without a
             camera, or an option that `KeySpec` refuses.
     """
-    options = _Options(
+    options = BuilderOptions(
         horizon=horizon,
         proprio_history=proprio_history,
         history_stride_s=history_stride_s,
@@ -250,9 +229,9 @@ def state_action_keymap(
         has_poses=False,
     )
     return _build(
-        _as_mapping("camera", camera),
-        _as_mapping("action", action),
-        _as_mapping("state", state),
+        named_arrays("camera", camera),
+        named_arrays("action", action),
+        named_arrays("state", state),
         (),
         options,
     )
@@ -263,7 +242,7 @@ def _build(
     actions: Mapping[str, str],
     states: Mapping[str, str],
     current: Iterable[str],
-    options: _Options,
+    options: BuilderOptions,
 ) -> KeyMap:
     entries: dict[str, KeySpec] = {}
 
@@ -276,7 +255,6 @@ def _build(
 
     for key, spec in _camera_entries(cameras, options).items():
         add(key, spec)
-    _check_grid(options)
     for key, array in actions.items():
         window = _on_grid(array, options, "horizon") or {"horizon": options.horizon}
         add(key, _spec(array, "action_keys", mask=options.masks, **window))
@@ -292,23 +270,11 @@ def _build(
     )
     if options.annotation_key is not None:
         add(options.annotation_key, annotation)
-    elif text != "annotation":
-        raise KeyMapError("annotation_text needs annotation_key, the sample key of the text")
     return KeyMap(entries)
 
 
-def _check_grid(options: _Options) -> None:
-    """Refuse options of a time grid where there is none."""
-    if options.horizon_s is not None or options.proprio_history_s is not None:
-        return
-    if options.rate_hz is not None:
-        raise KeyMapError("rate_hz needs horizon_s or proprio_history_s, in seconds, as windows")
-    if options.interpolation != "nearest":
-        raise KeyMapError("interpolation needs rate_hz, and horizon_s or proprio_history_s")
-
-
 def _on_grid(
-    array: str, options: _Options, window: Literal["horizon", "history"]
+    array: str, options: BuilderOptions, window: Literal["horizon", "history"]
 ) -> dict[str, object]:
     """Return the fields of a window in seconds; none where frames are counted."""
     seconds = options.horizon_s if window == "horizon" else options.proprio_history_s
@@ -320,7 +286,7 @@ def _on_grid(
     return {f"{window}_s": seconds, "rate_hz": options.rate_hz, "interpolation": between}
 
 
-def _camera_entries(cameras: Mapping[str, str], options: _Options) -> dict[str, KeySpec]:
+def _camera_entries(cameras: Mapping[str, str], options: BuilderOptions) -> dict[str, KeySpec]:
     wants_past = options.image_history_gap_s is not None or options.image_memory is not None
     if wants_past and not cameras:
         raise KeyMapError("image_history_gap_s and image_memory need a camera")
@@ -337,7 +303,7 @@ def _camera_entries(cameras: Mapping[str, str], options: _Options) -> dict[str, 
     return {} if options.norm_mode else entries
 
 
-def _memory_spec(array: str, options: _Options) -> KeySpec:
+def _memory_spec(array: str, options: BuilderOptions) -> KeySpec:
     spec = _spec(
         array,
         "camera_keys",
@@ -365,13 +331,3 @@ def _same(names: Iterable[str]) -> dict[str, str]:
 def _with_prefix(name: str, prefix: str) -> str:
     side, what = name.split(".")
     return f"{side}.{prefix}_{what}"
-
-
-def _as_mapping(option: str, names: Names) -> dict[str, str]:
-    if isinstance(names, str):
-        return {names: names}
-    if isinstance(names, Mapping):
-        return dict(names)
-    if len(set(names)) < len(names):
-        raise KeyMapError(f"{option} lists an array twice: {list(names)}")
-    return _same(names)

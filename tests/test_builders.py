@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -201,22 +202,56 @@ def test_state_action_renames_where_state_and_action_share_an_array() -> None:
         (lambda: human_keymap(mode="joints"), "joints"),  # type: ignore[arg-type]
         (lambda: eva_keymap(mode="keypoints"), "keypoints"),  # type: ignore[arg-type]
         (lambda: human_keymap(horizon=0), "horizon"),
-        (lambda: human_keymap(proprio_history=0), "history"),
-        (lambda: human_keymap(proprio_history=4, history_stride_s=-1.0), "stride_s"),
-        (lambda: human_keymap(image_history_gap_s=0.0), "lag_s"),
-        (lambda: human_keymap(image_memory=0), "history"),
-        (lambda: human_keymap(image_memory=2, image_memory_stride_s=0.0), "stride_s"),
-        (lambda: human_keymap(image_history_gap_s=-1.0, norm_mode=True), "lag_s"),
+        (lambda: human_keymap(proprio_history=0), "proprio_history must"),
+        (lambda: human_keymap(proprio_history=4, history_stride_s=-1.0), "history_stride_s must"),
+        (lambda: human_keymap(image_history_gap_s=0.0), "image_history_gap_s must"),
+        (lambda: human_keymap(image_memory=0), "image_memory must"),
+        (
+            lambda: human_keymap(image_memory=2, image_memory_stride_s=0.0),
+            "memory_stride_s must",
+        ),
+        (
+            lambda: human_keymap(image_history_gap_s=-1.0, norm_mode=True),
+            "image_history_gap_s must",
+        ),
         (lambda: human_keymap(annotation_key="obs_head_pose"), "obs_head_pose"),
         (lambda: human_keymap(annotation_key="fps"), "fps"),
         (lambda: state_action_keymap(), "at least one"),
         (lambda: state_action_keymap(state="s", image_memory=2), "camera"),
         (lambda: state_action_keymap(state=["s", "s"]), "twice"),
+        (lambda: state_action_keymap("s", horizon=None), "horizon must .* got None; only with"),  # type: ignore[arg-type]
+        (lambda: human_keymap(proprio_history=None, rate_hz=10, horizon_s=1), "proprio_history"),  # type: ignore[arg-type]
+        (lambda: human_keymap(image_memory_stride_s="far"), "image_memory_stride_s must"),  # type: ignore[arg-type]
+        (lambda: human_keymap(norm_mode="yes"), "norm_mode must be true or false, got 'yes'"),  # type: ignore[arg-type]
+        (lambda: human_keymap(masks=1), "masks must be true or false, got 1"),  # type: ignore[arg-type]
+        (lambda: human_keymap(annotation_key=""), "annotation_key must be the sample key"),
+        (lambda: human_keymap(annotation_key=["a"]), "annotation_key must be the sample key"),  # type: ignore[arg-type]
     ],
 )
 def test_wrong_options_are_refused(build: Callable[[], KeyMap], words: str) -> None:
     with pytest.raises(KeyMapError, match=words):
         build()
+
+
+@pytest.mark.parametrize("option", ["state", "action", "camera"])
+@pytest.mark.parametrize("names", [None, 5, ["a", None], [["a"]], {"a": 1}, {1: "a"}, "", [""]])
+def test_arrays_are_listed_by_name(option: str, names: Any) -> None:
+    words = rf"{option} must be the name of an array, a list of names, or .*, got "
+    with pytest.raises(KeyMapError, match=words + re.escape(repr(names))):
+        state_action_keymap(**{"state": "s", option: names})
+
+
+def test_a_window_in_frames_may_be_null_where_one_in_seconds_is_in_its_place() -> None:
+    made = state_action_keymap(
+        "s",
+        "a",
+        horizon=None,
+        proprio_history=None,
+        rate_hz=10,
+        horizon_s=1,
+        proprio_history_s=1,  # type: ignore[arg-type]
+    )
+    assert made == state_action_keymap("s", "a", rate_hz=10, horizon_s=1, proprio_history_s=1)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +323,7 @@ def test_interpolation_is_that_of_all_of_an_episodes_own_arrays() -> None:
         ({"horizon_s": 1.6}, "horizon_s needs rate_hz"),
         ({"proprio_history_s": 1.6}, "history_s needs rate_hz"),
         ({"interpolation": "linear"}, "interpolation needs rate_hz"),
-        ({**GRID, "history_stride_s": 0.1}, "stride_s needs history"),
+        ({**GRID, "history_stride_s": 0.1}, "history_stride_s needs proprio_history"),
         ({**GRID, "interpolation": "liner"}, "did you mean 'linear'"),
     ],
 )

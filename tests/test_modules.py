@@ -22,6 +22,7 @@ ORDER = [
     "entryfields",
     "keyspec",
     "keymap",
+    "options",
     "builders",
     "windows",
     "timeline",
