@@ -17,6 +17,7 @@ __all__ = [
     "Column",
     "FrameSource",
     "ListedFrames",
+    "check_column",
     "digest_of",
     "frame_weights",
     "kept_frames",
@@ -58,6 +59,17 @@ class FrameSource(ListedFrames, Protocol):
     def open_each(self) -> Iterator[ZarrEpisode]:
         """Open one episode after the other, in the same order."""
         ...
+
+
+def check_column(option: str, column: object) -> None:
+    """Refuse what gives no number a frame; None stands for no column.
+
+    Raises:
+        SettingsError: it is no name of an array, and can't be called.
+    """
+    is_name = isinstance(column, str) and bool(column)
+    if column is not None and not is_name and not callable(column):
+        raise SettingsError(f"{option} is the name of an array or a callable, got {column!r}")
 
 
 def kept_frames(data: FrameSource, column: Column) -> dict[str, IntArray]:
@@ -145,13 +157,12 @@ def _refuse(
 
 def _values(episode: ZarrEpisode, column: Column, option: str) -> npt.NDArray[Any]:
     """Return one number a frame: (total_frames,)."""
+    check_column(option, column)
     total = episode.total_frames
     if isinstance(column, str):
         values: Any = episode.read({column: [(0, total)]})[column][0] if total else np.zeros(0)
-    elif callable(column):
-        values = _called_on(episode, column, option)
     else:
-        raise SettingsError(f"{option} is the name of an array or a callable, got {column!r}")
+        values = _called_on(episode, column, option)
     try:
         numbers = np.asarray(values)
     except ValueError:

@@ -13,7 +13,7 @@ from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 
 from egoloader.badframes import OnBadFrame
 from egoloader.cache import CACHE_BYTES
-from egoloader.columns import Column
+from egoloader.columns import Column, check_column
 from egoloader.dataset import MultiDataset
 from egoloader.deal import Tail
 from egoloader.errors import SettingsError, check_whole
@@ -137,6 +137,8 @@ class EpisodeDataModule(lightning.LightningDataModule):
         order = OrderSettings(batch_size, pool_size, seed, tail, byte_budget)
         schedule = Schedule(combine, at_end, weights, seed)
         self._settings = _LoaderSettings(threads, valid_ratio, order, schedule)
+        check_column("frame_filter", frame_filter)
+        check_column("frame_weights", frame_weights)
         self._frame_filter, self._frame_weights = frame_filter, frame_weights
         self._folder, self._keymap, self._percent = folder, keymap, percent
         self._options: dict[str, Any] = {

@@ -214,15 +214,20 @@ def _quarantined(
     return spans_by_episode(spans)
 
 
-def check_keymap(keymap: object) -> None:
+def check_keymap(keymap: object, embodiment: str | None = None) -> None:
     """Refuse what is no keymap.
+
+    Args:
+        keymap: what should be one.
+        embodiment: whose it should be; None where it is for all.
 
     Raises:
         SettingsError: it is none.
     """
     if not isinstance(keymap, KeyMap):
+        name = "keymap" if embodiment is None else f"keymap[{embodiment!r}]"
         raise SettingsError(
-            f"keymap must be a KeyMap, got {type(keymap).__name__}; KeyMap.from_config makes one"
+            f"{name} must be a KeyMap, got {type(keymap).__name__}; KeyMap.from_config makes one"
         )
 
 
@@ -233,7 +238,7 @@ def _check_keymaps(keymap: KeyMap | Mapping[str, KeyMap]) -> None:
         for name, one in keymap.items():
             if not isinstance(name, str):
                 raise SettingsError(f"keymaps are by embodiment, a text, got {name!r}")
-            check_keymap(one)
+            check_keymap(one, name)
     else:
         check_keymap(keymap)
 

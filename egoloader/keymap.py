@@ -154,7 +154,7 @@ def _named_entries(entries: Any) -> Iterator[tuple[Any, Any]]:
         yield from entries.items()
         return
     if isinstance(entries, str) or not isinstance(entries, Sequence):
-        raise KeyMapError(f"a keymap is a mapping or a list, got {type(entries).__name__}")
+        raise KeyMapError(f"entries are a mapping or a list, got {type(entries).__name__}")
     for place, fields in enumerate(entries):
         if not isinstance(fields, Mapping) or "key" not in fields:
             raise KeyMapError(f"entry {place} of the list has no 'key' field: {fields!r}")

@@ -157,20 +157,29 @@ def test_an_embodiment_without_episodes_is_refused_by_name(folder: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "message"),
     [
-        {"batch_size": 0},
-        {"batch_size": 2.5},
-        {"num_threads": 0},
-        {"seed": -1},
-        {"combine": "al"},
-        {"valid_ratio": 1.5},
-        {"valid_ratio": "a"},
+        ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": 2.5}, "batch_size"),
+        ({"num_threads": 0}, "num_threads"),
+        ({"seed": -1}, "seed"),
+        ({"combine": "al"}, "combine"),
+        ({"valid_ratio": 1.5}, "valid_ratio"),
+        ({"valid_ratio": "a"}, "valid_ratio"),
+        ({"frame_filter": 5}, "frame_filter is the name of an array or a callable, got 5"),
+        ({"frame_weights": ["w"]}, r"frame_weights is the name .*, got \['w'\]"),
+        ({"frame_weights": ""}, "frame_weights is the name .*, got ''"),
     ],
 )
-def test_wrong_options(folder: Path, options: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError):
+def test_wrong_options(folder: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         module(folder, **options)
+
+
+def test_what_is_no_keymap_is_refused_with_its_embodiment(folder: Path) -> None:
+    wrong: Any = {"human": HUMAN, "arm": None}
+    with pytest.raises(SettingsError, match=r"keymap\['arm'\] must be a KeyMap, got NoneType"):
+        EpisodeDataModule(folder, wrong).setup("fit")
 
 
 def test_validation_has_every_frame_once_and_shares_no_episode(folder: Path) -> None:

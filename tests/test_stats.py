@@ -462,6 +462,8 @@ def test_rows_of_other_shapes_are_refused(tmp_path: Path) -> None:
         ({"outliers": ["q99", "q1"]}, "q99 must lie below q1"),
         ({"outliers": "q1"}, "two quantiles"),
         ({"workers": 0}, "workers must be"),
+        ({"cache": 5}, "cache must be the path of a folder, got 5"),
+        ({"cache": ""}, "cache must be the path of a folder, got ''"),
     ],
 )
 def test_wrong_options_are_refused(

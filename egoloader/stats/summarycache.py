@@ -91,9 +91,14 @@ def cache_at(
     """Return the cache in a folder; None where there is to be none.
 
     A transform that is none of the project's has no fingerprint: there is a warning then.
+
+    Raises:
+        SettingsError: it is no path, or that of a file.
     """
     if folder is None:
         return None
+    if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+        raise SettingsError(f"cache must be the path of a folder, got {folder!r}")
     for one in _flat(transforms):
         known = type(one).__module__.startswith(_PACKAGE) and dataclasses.is_dataclass(one)
         if not (isinstance(one, Transform) and known):
