@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning
 import pytest
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from egoloader import KeyMap
 from egoloader.augment import ImageAugment
@@ -242,9 +242,61 @@ def test_the_samplers_options_reach_the_data_module() -> None:
     assert data._settings.schedule.weights == {"a": 1, "b": 2.5}
 
 
-def test_what_cannot_be_built_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"trainer can't be built: .*keyword argument 'foo'"):
-        make(compose(["+trainer.foo=1"]).trainer)
+JITTER = "{_target_: egoloader.augment.ColorJitter, brightnes: 0.2}"
+DROP = "{_target_: egoloader.transforms.Drop, kyes: [a]}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "node", "message"),
+    [
+        (
+            [f"augment.images.steps=[{JITTER}]"],
+            "augment.images",
+            r"augment\.images\.steps\[0\]: ColorJitter has no option 'brightnes'; did you mean "
+            "'brightness'",
+        ),
+        ([f"data.transforms=[{DROP}]"], "data", r"transforms\[0\]: Drop .*'kyes'; .* 'keys'"),
+        (
+            [f"data.transforms={{human: [{DROP}]}}"],
+            "data",
+            r"data\.transforms\.human\[0\]: Drop has no option 'kyes'",
+        ),
+        (
+            ["data.collate_fn={_target_: egoloader.TextCollate, keys: [a], tokeniser: null}"],
+            "data",
+            r"data\.collate_fn: TextCollate has no option 'tokeniser'; .* 'tokenizer'",
+        ),
+        (["+keymap.horizn=3"], "keymap", "state_action_keymap has no .*; did you mean 'horizon'"),
+        (["+norm.images.mena=3"], "norm.images", "ImageStats has no .*; did you mean 'mean'"),
+        (["+trainer.max_epoch=3"], "trainer", "trainer: Trainer has no .*; did .* 'max_epochs'"),
+        (
+            ["+callbacks.checkpoint.dir_path=3"],
+            "callbacks.checkpoint",
+            "ModelCheckpoint has no .*; did you mean 'dirpath'",
+        ),
+        (["~augment.images.steps"], "augment.images", "ImageAugment needs the option 'steps'"),
+        (
+            ["data.transforms=[{_target_: egoloader.transforms.Drp}]"],
+            "data",
+            r"egoloader\.transforms has no 'Drp'; did you mean 'Drop'",
+        ),
+        (
+            ["norm.images._target_=egoloader.imagestat.ImageStats"],
+            "norm.images",
+            "egoloader has no 'imagestat'; did you mean 'imagestats'",
+        ),
+        (
+            ["keymap._target_=egoloader.KeyMap.from_confg"],
+            "keymap",
+            r"egoloader\.KeyMap has no 'from_confg'; did you mean 'from_config'",
+        ),
+        (["norm.images._target_=nowhere.Stats"], "norm.images", "No module named 'nowhere'"),
+        (["trainer.devices=abc"], "trainer", "trainer can't be built: "),
+    ],
+)
+def test_what_cannot_be_built_is_named(overrides: list[str], node: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make(OmegaConf.select(compose(overrides), node))
 
 
 def test_what_a_built_object_refuses_comes_through_unchanged() -> None:

@@ -19,6 +19,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 import egoloader
 from egoloader.errors import ConfigError, EgoloaderError, near_miss
+from egoloader.train.targets import misfits
 
 __all__ = [
     "CONFIG_ERRORS",
@@ -104,10 +105,14 @@ def make(node: Any, **extra: Any) -> Any:
 
     Raises:
         EgoloaderError: what the built object raised.
-        ConfigError: the node can't be instantiated.
+        ConfigError: the node can't be instantiated; names the option, and the near miss.
     """
     try:
         return hydra.utils.instantiate(node, _convert_="all", **extra)
+    except InstantiationException as error:
+        is_ours = any(isinstance(link, EgoloaderError) for link in _chain(error))
+        problem = None if is_ours else next(misfits(node, extra), None)
+        raise (explain(error) if problem is None else ConfigError(problem)) from error
     except CONFIG_ERRORS as error:
         raise explain(error) from error
 
