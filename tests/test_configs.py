@@ -203,6 +203,18 @@ def test_the_sampler_is_neither_null_nor_of_unknown_options() -> None:
         compose(["+sampler.frame_weigths=quality"])
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("+norm.number.mode=zscore", r"no norm\.number; did you mean 'numbers'"),
+        ("+augment.image=null", r"no augment\.image; did you mean 'images'"),
+    ],
+)
+def test_groups_of_named_parts_have_no_others(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compose([override])
+
+
 @pytest.mark.parametrize("group", ["norm", "augment"])
 def test_what_a_choice_turns_off_is_not_null(group: str) -> None:
     with pytest.raises(ConfigError, match=rf"{group}=null: .* choose one, as in {group}=none"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import hydra
 from hydra.errors import (
@@ -27,11 +27,18 @@ __all__ = [
     "config_dir",
     "explain",
     "make",
+    "make_all",
+    "make_as",
+    "refuse_misfits",
     "refuse_null_groups",
+    "refuse_plain_groups",
     "refuse_unused",
     "sample_folder",
 ]
 
+_T = TypeVar("_T")
+#: What is looked for in groups that hold several things to build.
+_TAKEN = {"norm": ("numbers", "images"), "augment": ("images",)}
 #: What Hydra raises when a config is wrong.
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException)
 
@@ -70,7 +77,7 @@ def refuse_null_groups(overrides: Iterable[str]) -> None:
     Raises:
         ConfigError: an override sets a whole group to null.
     """
-    groups = {path.name for path in config_dir().iterdir() if path.is_dir()}
+    groups = _groups()
     for override in overrides:
         group, _, choice = override.partition("=")
         if group in groups and choice == "null":
@@ -82,19 +89,34 @@ def refuse_null_groups(overrides: Iterable[str]) -> None:
             raise ConfigError(f"{override}: a group can't be null; {hint}")
 
 
+def refuse_plain_groups(config: DictConfig) -> None:
+    """Refuse what stands in the place of a group's options.
+
+    Raises:
+        ConfigError: a group holds no options by name.
+    """
+    for name in sorted(_groups() & set(map(str, config))):
+        if config[name] is not None and not isinstance(config[name], DictConfig):
+            raise ConfigError(f"{name} must hold options by name, got {_plain(config[name])!r}")
+
+
 def refuse_unused(config: DictConfig) -> None:
-    """Refuse an option of the sampler that nothing takes, as `+sampler.…` can add.
+    """Refuse an option of some groups that nothing takes, as `+sampler.…` can add.
 
     Raises:
         ConfigError: there is one; names the near miss.
     """
+    for group, taken in _TAKEN.items():
+        for name in map(str, config.get(group) or ()):
+            if name not in taken:
+                raise ConfigError(f"there is no {group}.{name}; {near_miss(name, taken)}")
     options = config.get("sampler")
     data = OmegaConf.to_container(config.get("data") or OmegaConf.create({}), resolve=False)
-    if not isinstance(options, DictConfig) or not isinstance(data, dict) or not data:
+    if not isinstance(options, DictConfig) or not isinstance(data, dict) or "_target_" not in data:
         return
-    taken = {value for value in data.values() if isinstance(value, str)}
+    given = {value for value in data.values() if isinstance(value, str)}
     # Those that the data takes, or would take if its own option were not set.
-    known = [name for name in map(str, options) if f"${{sampler.{name}}}" in taken or name in data]
+    known = [name for name in map(str, options) if f"${{sampler.{name}}}" in given or name in data]
     for name in map(str, options):
         if name not in known:
             raise ConfigError(f"there is no sampler.{name}; {near_miss(name, known)}")
@@ -115,6 +137,47 @@ def make(node: Any, **extra: Any) -> Any:
         raise (explain(error) if problem is None else ConfigError(problem)) from error
     except CONFIG_ERRORS as error:
         raise explain(error) from error
+    except TypeError as error:  # Hydra's, of its own flags: those of targets are none
+        raise ConfigError(_first_line(error)) from error
+
+
+def make_as(kind: type[_T], config: DictConfig, name: str, **extra: Any) -> _T:
+    """Instantiate what an option of the config describes, by its dotted name.
+
+    Raises:
+        EgoloaderError: what the built object raised.
+        ConfigError: it describes nothing, or something of another kind.
+    """
+    node = OmegaConf.select(config, name)
+    wanted = f"{name} must describe {kind.__name__}, as in {{_target_: …, …}}"
+    if not isinstance(node, DictConfig) or "_target_" not in node:
+        raise ConfigError(f"{wanted}; got {_plain(node)!r}")
+    built = make(node, **extra)
+    if not isinstance(built, kind):
+        raise ConfigError(f"{wanted}; {node['_target_']} makes {type(built).__name__}")
+    return built
+
+
+def make_all(kind: type[_T], config: DictConfig, group: str) -> list[_T]:
+    """Instantiate the named choices of a group; one that is set to null is left out.
+
+    Raises:
+        EgoloaderError: what a built object raised.
+        ConfigError: one is of another kind.
+    """
+    names = [name for name, node in (config.get(group) or {}).items() if node is not None]
+    return [make_as(kind, config, f"{group}.{name}") for name in names]
+
+
+def refuse_misfits(node: Any, package: str, **extra: Any) -> None:
+    """Refuse options of a package's classes that are not what these say they take.
+
+    Raises:
+        ConfigError: there is one; names it, and what it may be.
+    """
+    problem = next(misfits(node, extra, package), None)
+    if problem is not None:
+        raise ConfigError(problem)
 
 
 def explain(error: BaseException) -> EgoloaderError:
@@ -160,6 +223,14 @@ def _unknown_option(full_key: str, known: Iterable[str]) -> str:
     if parent and not options:
         message += f", or all of them in dict form: '{parent}={{{name}: …}}'"
     return message
+
+
+def _groups() -> set[str]:
+    return {path.name for path in config_dir().iterdir() if path.is_dir()}
+
+
+def _plain(value: Any) -> Any:
+    return OmegaConf.to_container(value, resolve=False) if OmegaConf.is_config(value) else value
 
 
 def _chain(error: BaseException) -> Iterable[BaseException]:

@@ -7,20 +7,24 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import hydra
 import lightning
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from egoloader.augment import ImageAugment
 from egoloader.datamodule import EpisodeDataModule, check_sampler_flag
 from egoloader.dataset import MultiDataset
 from egoloader.errors import ConfigError, EgoloaderError, SettingsError, TrainingError
+from egoloader.imagestats import ImageStats
 from egoloader.sample import Steps
 from egoloader.train.callbacks import FileRecord
 from egoloader.train.checkpoint import check_same_policy, find_checkpoint, load_checkpoint
@@ -28,10 +32,14 @@ from egoloader.train.config import (
     CONFIG_ERRORS,
     config_dir,
     explain,
-    make,
+    make_all,
+    make_as,
+    refuse_misfits,
     refuse_null_groups,
+    refuse_plain_groups,
     refuse_unused,
 )
+from egoloader.train.normalization import Normalization
 from egoloader.train.policy import ActionChunkPolicy
 from egoloader.train.spec import describe, vocabularies
 from egoloader.train.texts import kept_collate
@@ -40,6 +48,7 @@ from egoloader.workers import watch_workers
 
 __all__ = ["RunSettings", "fit", "main"]
 
+_T = TypeVar("_T")
 _MAX_SEED = 2**32 - 1
 _COUNTS = {  # options of Lightning's trainer that it takes as they are, and their least value
     "max_epochs": -1,
@@ -78,6 +87,8 @@ class RunSettings:
             value = getattr(self, name)
             if value is not None and type(value) is not str:
                 raise ConfigError(f"{name} must be a path, got {value!r}")
+        if self.resume == "":
+            raise ConfigError("resume must be a path, got ''; resume=null starts anew")
         if not self.output_dir:
             raise ConfigError("output_dir is not set; give a folder, as in output_dir=outputs/one")
 
@@ -128,8 +139,7 @@ def fit(config: DictConfig) -> None:
         WorkerLostError: a worker process of the config's data module has ended.
         EgoloaderError: the config or the data is wrong.
     """
-    refuse_unused(config)
-    settings = RunSettings(seed=config.seed, output_dir=config.output_dir, resume=config.resume)
+    settings = _checked(config)
     output = Path(settings.output_dir)
     record = output / "config.yaml"
     if record.exists():
@@ -157,21 +167,43 @@ def fit(config: DictConfig) -> None:
         Console().print(f"checkpoints and logs are in [bold]{output}[/bold]", soft_wrap=True)
 
 
+def _checked(config: DictConfig) -> RunSettings:
+    """Refuse what can be seen to be wrong before anything is read or built."""
+    settings = RunSettings(seed=config.seed, output_dir=config.output_dir, resume=config.resume)
+    refuse_plain_groups(config)
+    refuse_unused(config)
+    _check_counts(config.get("trainer") or {})
+    for group in ("trainer", "callbacks", "logger"):
+        # Of what it is not made for, Lightning takes some, and stumbles over some.
+        refuse_misfits(config.get(group), "lightning.")
+    return settings
+
+
 def _build(config: DictConfig) -> tuple[EpisodeDataModule, ActionChunkPolicy]:
     """Return the data, set up, and a policy for its samples."""
-    data = make(config.data)
-    normalization = make(OmegaConf.select(config, "norm.numbers"))
+    data = make_as(EpisodeDataModule, config, "data")
+    normalization = _optional(Normalization, config, "norm.numbers")
     normalizer = None if normalization is None else normalization.fit(data)
     data.setup("fit")
-    policy = make(config.model)(
+    policy = make_as(partial, config, "model")(
         describe(data.sources, vocabularies(data.collate_fn)),
         normalizer=normalizer,
-        images=make(OmegaConf.select(config, "norm.images")),
+        images=_optional(ImageStats, config, "norm.images"),
         transforms={name: _remade(source, name) for name, source in data.sources.items()},
         collate_fn=kept_collate(data.collate_fn),
-        augment=make(OmegaConf.select(config, "augment.images")),
+        augment=_optional(ImageAugment, config, "augment.images"),
     )
+    if not isinstance(policy, ActionChunkPolicy):
+        raise ConfigError(
+            f"model must make an ActionChunkPolicy, and {config.model._target_} makes "
+            f"{type(policy).__name__}"
+        )
     return data, policy
+
+
+def _optional(kind: type[_T], config: DictConfig, name: str) -> _T | None:
+    """Build what an option describes, unless it is null, or not there."""
+    return None if OmegaConf.select(config, name) is None else make_as(kind, config, name)
 
 
 def _remade(source: MultiDataset, name: str) -> Steps | None:
@@ -201,14 +233,14 @@ def _give_own_folder(config: DictConfig) -> None:
 
 
 def _make_trainer(config: DictConfig, record: FileRecord) -> lightning.Trainer:
-    _check_counts(config.trainer)
-    trainer = make(
-        config.trainer,
+    trainer = make_as(
+        lightning.Trainer,
+        config,
+        "trainer",
         # Last, behind those that may refuse the config when training starts.
-        callbacks=[*_list(config.get("callbacks")), record],
-        logger=_list(config.get("logger")),
+        callbacks=[*make_all(lightning.Callback, config, "callbacks"), record],
+        logger=make_all(Logger, config, "logger"),
     )
-    assert isinstance(trainer, lightning.Trainer)
     check_sampler_flag(trainer)
     return trainer
 
@@ -221,6 +253,9 @@ def _check_counts(options: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"trainer.{name} must be a whole number from {least} on, got {value!r}"
             )
+    clip = options.get("gradient_clip_val")
+    if isinstance(clip, int | float) and not clip >= 0:
+        raise ConfigError(f"trainer.gradient_clip_val must be a number from 0 on, got {clip!r}")
     _check_interval(options)
 
 
@@ -240,11 +275,6 @@ def _check_interval(options: Mapping[str, Any]) -> None:
             f"trainer.val_check_interval = {every} batches are more than an epoch has, which "
             f"trainer.limit_train_batches = {limit} sets"
         )
-
-
-def _list(nodes: DictConfig | None) -> list[Any]:
-    """Build the named choices of a group; one that is set to null is left out."""
-    return [make(node) for node in (nodes or {}).values() if node is not None]
 
 
 def _quoted(text: str) -> str:
