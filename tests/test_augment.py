@@ -143,6 +143,35 @@ def test_another_kind_of_step_changes_no_draws() -> None:
     assert not torch.allclose(twice, again, atol=1e-3)  # two of a kind draw apart
 
 
+def test_steps_of_one_kind_draw_apart() -> None:
+    seeds = torch.arange(20_000)
+    (alone,) = ImageAugment([JITTER])._draws("front", seeds)
+    first, _, second = ImageAugment([JITTER, *MOVES[:1], JITTER])._draws("front", seeds)
+    assert torch.equal(first, alone)
+    between = torch.corrcoef(torch.cat([first, second], dim=1).T) - torch.eye(18)
+    assert between.abs().max() < 0.03
+    # So that what they do to pixels is independent, too, and as wide.
+    gray = torch.full((4000, 3, 1, 1), 0.25)
+    bright = ColorJitter(brightness=0.3)
+    once, twice = (
+        ImageAugment([bright] * count)({"front": gray}, seeds[:4000])["front"][:, 0, 0, 0]
+        for count in (1, 2)
+    )
+    factors = torch.stack([once / 0.25, twice / once])
+    assert abs(float(torch.corrcoef(factors)[0, 1])) < 0.05
+    assert (factors.amin(1) - 0.7).abs().max() < 0.01
+    assert (factors.amax(1) - 1.3).abs().max() < 0.01
+
+
+def test_a_steps_draws_are_the_same_in_every_run() -> None:
+    (draws,) = ImageAugment([JITTER])._draws("front", torch.tensor([0, 7, -5]))
+    assert (draws * 2**24).long().tolist() == [
+        [967976, 11992586, 1665949, 15359771, 16227464, 10630593, 11421619, 1903553, 9723059],
+        [2959341, 15335587, 13050749, 12645429, 11010372, 1100776, 1634905, 13544127, 11579646],
+        [8910520, 13994873, 9590247, 7181028, 12225066, 2535834, 14334791, 6970839, 9969929],
+    ]
+
+
 def test_steps_in_a_row_move_pixels_once() -> None:
     # Turned by a quarter and back: interpolated twice, it would not be what it was.
     images, seeds = scenes(4, (21, 21)), some_seeds(4)

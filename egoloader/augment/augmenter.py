@@ -34,8 +34,8 @@ class ImageAugment:
     What becomes of a sample's images is a function of its `sample_seed`, the camera and the steps,
     so of the dataset's seed, epoch, episode and frame: never of the rest of the batch, of cameras
     that are absent, of the device, of workers, of a resume, or of PyTorch's generators, which are
-    left as they are. Each step draws on its own: one more step of another kind changes none of the
-    others' draws.
+    left as they are. Each step draws on its own, steps of one kind by their order: one more step of
+    another kind changes none of the others' draws.
 
     Every camera has draws of its own. All frames of a window have the same, and so have
     `<camera>_hist` and `<camera>_mem`, the camera's past; `shared` names other keys of this kind.
