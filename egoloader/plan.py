@@ -266,10 +266,10 @@ def _fix_plan(
     groups: list[tuple[Window, ...]] = []
     for numbers, chunk_rows in reads:
         runs = [(a - first, b - first) for n in numbers for a, b in steps[n].runs]
-        planned = plan_reads(runs, 1)
-        if chunk_rows > 1 and len(planned) > 1:
-            return None  # whether two groups merge depends on the chunks between them
-        groups.append(tuple(planned))
+        planned = _merged_anywhere(plan_reads(runs, 1), chunk_rows)
+        if planned is None:
+            return None
+        groups.append(planned)
     places = []
     for window, read in cuts:
         rows = inside_rows(steps[window], np.array([-first], dtype=np.int64))
@@ -277,6 +277,24 @@ def _fix_plan(
         places[-1].flags.writeable = False  # every plan of one frame has the same
     moved = tuple(tuple((a + first, b + first) for a, b in group) for group in groups)
     return FixedPlan(first, last, moved, tuple(places), tuple(map(_line, places)))
+
+
+def _merged_anywhere(groups: Sequence[Window], chunk_rows: int) -> tuple[Window, ...] | None:
+    """Merge groups as `plan_reads` does, if it does so alike wherever in its chunks the first is.
+
+    Two rows lie one chunk apart at most where their distance is no longer than a chunk, and two
+    chunks apart at least where it is twice as long; between the two that depends on the place.
+    """
+    merged = [groups[0]]
+    for start, stop in groups[1:]:
+        distance = start - (merged[-1][1] - 1)
+        if distance <= chunk_rows:
+            merged[-1] = (merged[-1][0], stop)
+        elif distance >= 2 * chunk_rows:
+            merged.append((start, stop))
+        else:
+            return None
+    return tuple(merged)
 
 
 def _line(places: IntArray) -> slice | int | None:

@@ -159,6 +159,22 @@ def test_runs_merge_as_windows_do(windows: Windows, chunk_rows: int) -> None:
     assert list(found) == plan_reads(windows, chunk_rows)
 
 
+@pytest.mark.parametrize("chunk_rows", [1, 2, 3, 7])
+def test_one_frame_is_planned_as_its_rows_are_wherever_it_stands(chunk_rows: int) -> None:
+    total = 20 * chunk_rows
+    for distance in range(1, 4 * chunk_rows):
+        spec = KeySpec(zarr_key="a", key_type="proprio_keys", offsets=(0, distance, 2 * distance))
+        steps = entry_steps(spec, 30)
+        outline = outline_plan({"key": EntryPlan("a", steps, is_cut=False)}, {"a": chunk_rows})
+        # Whether such a gap is read through depends on the place.
+        assert (outline.fixed is None) == (chunk_rows < distance < 2 * chunk_rows)
+        for frame in range(4 * chunk_rows):
+            plan = plan_batch(outline, np.array([frame]), np.zeros(1, int), np.array([total]), None)
+            rows = frame + steps.offsets
+            assert plan.reads["a"] == plan_rows([rows], chunk_rows)
+            assert plan.reads["a"].rows[plan.places("key")].tolist() == [rows.tolist()]
+
+
 @settings(deadline=None, max_examples=200)
 @given(
     specs=st.lists(key_specs(), min_size=1, max_size=5),
