@@ -11,7 +11,7 @@ import numpy.typing as npt
 from egoloader.cast import cast_rows
 from egoloader.errors import ValueRangeError
 from egoloader.keymap import KeySpec
-from egoloader.quaternions import slerp, unit
+from egoloader.quaternions import is_zero, slerp, unit
 from egoloader.row import QUATERNIONS, Part, rotating_row
 
 __all__ = ["interpolate_rows"]
@@ -54,12 +54,8 @@ def interpolate_rows(
     before, behind = rows[:, :count], rows[:, count:]
     share = np.where(before == behind, 0.0, weights)
     steps = _linear(left, right, share.reshape(*share.shape, *(1,) * (left.ndim - 2)))
-    is_mixed = share > 0
-    if spec.interpolation == "slerp" and is_mixed.any():
-        names = np.repeat(episodes, count).reshape(share.shape)[is_mixed]
-        sides = _Side(before[is_mixed], left[is_mixed]), _Side(behind[is_mixed], right[is_mixed])
-        ends = _Ends(spec.zarr_key, names, *sides, share[is_mixed])
-        steps[is_mixed] = _with_turns(spec, steps[is_mixed], ends)
+    if spec.interpolation == "slerp" and share.any():
+        _turn(spec, steps, _Ends(numbers, rows, share, episodes))
     return cast_rows(spec, steps, before, episodes=episodes)
 
 
@@ -74,64 +70,74 @@ def _linear(left: npt.NDArray[Any], right: npt.NDArray[Any], weights: FloatArray
     return np.asarray(np.where((weights == 0) | (left == right), left, steps))
 
 
-class _Side(NamedTuple):
-    """Rows (M,) that M steps lie behind, or before, and their numbers (M, …, D)."""
-
-    rows: IntArray
-    numbers: npt.NDArray[Any]
-
-
 class _Ends(NamedTuple):
-    """What M steps lie between, of an array and of episodes (M,), and weights (M,)."""
+    """What B windows of n steps lie between; the fields are those of `interpolate_rows`.
 
-    key: str
-    episodes: npt.NDArray[np.str_]
-    left: _Side
-    right: _Side
-    weights: FloatArray
+    Attributes:
+        share: (B, n), the weights; 0 of steps that are a row.
+    """
+
+    numbers: npt.NDArray[Any]
+    rows: IntArray
+    share: FloatArray
+    episodes: Sequence[str]
 
 
-def _with_turns(spec: KeySpec, steps: FloatArray, ends: _Ends) -> FloatArray:
-    """Return steps, (M, …, D), with their rotations on the shorter way."""
-    row = rotating_row(spec.row, steps.shape[-1])
+def _turn(spec: KeySpec, steps: FloatArray, ends: _Ends) -> None:
+    """Put rotations on the shorter way into steps, (B, n, …, D)."""
+    row, count = rotating_row(spec.row, steps.shape[-1]), ends.share.shape[1]
     assert row is not None
-    weights = ends.weights.reshape(-1, *(1,) * (steps.ndim - 2))
+    weights = ends.share.reshape(*ends.share.shape, *(1,) * (steps.ndim - 3))
+    is_between = weights[..., None] > 0
     for part in row.parts:
         if part.is_rotation:
-            left, right = _decoded(part, ends, ends.left), _decoded(part, ends, ends.right)
+            found = _decoded(part, _by_number(ends.numbers[..., part.place]))
+            _check_rotations(spec, part, found, ends)
+            # Of all steps, of which few are a row: to choose takes as long as to reckon.
             with np.errstate(invalid="ignore"):
-                steps[..., part.place] = _encoded(part, slerp(left, right, weights))
-    return steps
+                turned = _encoded(part, slerp(found[:, :count], found[:, count:], weights))
+            np.copyto(steps[..., part.place], turned, where=is_between)
+
+
+def _by_number(numbers: npt.NDArray[Any]) -> FloatArray:
+    """Copy numbers, (…, k), so that those of one place lie together: NumPy reckons faster then."""
+    together = np.moveaxis(numbers, -1, 0).astype(np.float64, order="C")
+    return np.moveaxis(together, 0, -1)
+
+
+def _decoded(part: Part, numbers: FloatArray) -> FloatArray:
+    """Return the unit quaternions of one part; zeros for what is no rotation."""
+    if part.kind in QUATERNIONS:
+        return unit(numbers)
+    # Takes as long to import as all else here together, and few keymaps need it.
+    from egoloader.transforms.rotations import decode
+
+    return decode(numbers, part.kind)
 
 
 def _encoded(part: Part, turned: FloatArray) -> FloatArray:
     """Return rotations in the form of a part; a quaternion keeps its order and sign."""
     if part.kind in QUATERNIONS:
         return turned
-    # Takes as long to import as all else here together, and few keymaps need it.
     from egoloader.transforms.rotations import encode
 
     return encode(turned, part.kind)
 
 
-def _decoded(part: Part, ends: _Ends, side: _Side) -> FloatArray:
-    """Return the unit quaternions of one part on one side."""
-    numbers = side.numbers[..., part.place].astype(np.float64)
-    if part.kind in QUATERNIONS:
-        found = unit(numbers)
-    else:
-        from egoloader.transforms.rotations import decode
-
-        found = decode(numbers, part.kind)
-    is_wrong = ~found.any(axis=-1)
-    if is_wrong.any():
-        place = tuple(np.argwhere(is_wrong)[0].tolist())
+def _check_rotations(spec: KeySpec, part: Part, found: FloatArray, ends: _Ends) -> None:
+    """Refuse rows that are no rotations, where a step lies beside them."""
+    is_wrong = is_zero(found)
+    if not is_wrong.any():
+        return
+    is_beside = np.concatenate([ends.share, ends.share], axis=1) > 0
+    is_wrong &= is_beside.reshape(*is_beside.shape, *(1,) * (is_wrong.ndim - 2))
+    for place in np.argwhere(is_wrong)[:1].tolist():
+        number = ends.numbers[(*place, part.place)]
         raise ValueRangeError(
-            f"{numbers[place].tolist()} is no rotation as {part.kind}, at numbers "
-            f"{part.place.start} to {part.place.stop - 1} of the row, so that no step can lie "
-            "between it and the next; repair it, or take the entry's nearest frames",
-            episode=str(ends.episodes[place[0]]),
-            key=ends.key,
-            frame=int(side.rows[place[0]]),
+            f"{number.tolist()} is no rotation as {part.kind}, at numbers {part.place.start} to "
+            f"{part.place.stop - 1} of the row, so that no step can lie between it and the next; "
+            "repair it, or take the entry's nearest frames",
+            episode=ends.episodes[place[0]],
+            key=spec.zarr_key,
+            frame=int(ends.rows[place[0], place[1]]),
         )
-    return found

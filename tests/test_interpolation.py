@@ -108,6 +108,26 @@ def test_a_step_that_meets_a_row_is_that_row_bit_for_bit() -> None:
     assert slerped(np.array([rows[0], np.zeros(4)]), 0.0).tolist() == rows[0].tolist()
 
 
+@pytest.mark.parametrize("odd", [0.0, np.nan, np.inf, 1e300])
+@pytest.mark.parametrize("form", ["quaternion_wxyz", "rotation_6d"])
+def test_a_row_that_a_step_meets_is_left_alone_beside_steps_that_turn(
+    odd: float, form: str
+) -> None:
+    size = {"quaternion_wxyz": 4, "rotation_6d": 6}[form]
+    # 1 0 0 0, or the first two columns of the unit matrix.
+    kept, turned = np.full(size, odd), np.eye(6)[0, :size]
+    turned[4:5] = 1
+    numbers = np.stack([kept, turned, kept, turned])[None]
+    spec = KeySpec(
+        zarr_key="a", key_type="proprio_keys", dtype="float64",
+        latency_s=0.01, interpolation="slerp", row=(form,),
+    )  # fmt: skip
+    rows, weights = np.array([[4, 5, 4, 6]]), np.array([[0.0, 0.5]])
+    found = interpolate_rows(spec, numbers, rows, weights, episodes=["ep"])
+    np.testing.assert_array_equal(found[0, 0], kept)
+    np.testing.assert_allclose(found[0, 1], turned, atol=1e-12)
+
+
 def test_nan_stays_where_it_is() -> None:
     rows = np.array([[1.0, np.nan, 3.0], [2.0, 2.0, np.inf]])
     found = slerped(rows, 0.5, interpolation="linear")
