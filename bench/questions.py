@@ -9,6 +9,7 @@ from pathlib import Path
 from bench import (
     augment,
     configs,
+    grid,
     hdf5,
     lance,
     lengths,
@@ -34,6 +35,7 @@ QUESTIONS = {
     "memory": memory,
     "order": order,
     "transforms": transforms,
+    "grid": grid,
     "validate": validate,
     "augment": augment,
     "configs": configs,

@@ -18,6 +18,8 @@ __all__ = [
     "CAMERA",
     "JpegSizeError",
     "Recording",
+    "draw_poses",
+    "draw_walk",
     "make_jpegs",
     "write_folder",
     "write_recording",
@@ -86,6 +88,18 @@ def make_jpegs(size: tuple[int, int], mean_bytes: tuple[int, int], seed: int) ->
             f"outside {mean_bytes[0]} to {mean_bytes[1]}"
         )
     return jpegs
+
+
+def draw_walk(total: int, width: int, rng: np.random.Generator) -> npt.NDArray[np.float32]:
+    """Return (total, width) random walks, of steps of 0.01."""
+    return np.cumsum(rng.normal(0, 0.01, size=(total, width)), axis=0).astype(np.float32)
+
+
+def draw_poses(total: int, rng: np.random.Generator) -> npt.NDArray[np.float32]:
+    """Return (total, 7): xyz in metres, and unit wxyz quaternions that turn any way."""
+    turns = np.cumsum(rng.normal(0, 0.05, size=(total, 4)), axis=0) + rng.normal(size=4)
+    turns /= np.linalg.norm(turns, axis=1, keepdims=True)
+    return np.concatenate([draw_walk(total, 3, rng), turns], axis=1).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from bench.machine import describe_machine
 from bench.pairing import Contender, Timings, WrongAnswerError, measure
+from bench.recordings import draw_poses
 from bench.result import Result, time_rows
 from egoloader import EpisodeWriter, MultiDataset, collate, human_keymap
 from egoloader.transforms import IntoFrame, PoseRotation, RelativeActions
@@ -102,19 +102,11 @@ def measure_transforms(settings: Settings) -> Result:
 def _write(path: Path, total: int, rng: np.random.Generator) -> None:
     EpisodeWriter.write(
         path,
-        numeric={key: _poses(total, rng) for key in (*_STATES, _HEAD)},
+        numeric={key: draw_poses(total, rng) for key in (*_STATES, _HEAD)},
         images={},
         fps=30,
         embodiment="human",
     )
-
-
-def _poses(total: int, rng: np.random.Generator) -> npt.NDArray[np.float32]:
-    """Return (total, 7): xyz in metres, and unit wxyz quaternions."""
-    walk = np.cumsum(rng.normal(0, 0.01, size=(total, 3)), axis=0)
-    turns = np.cumsum(rng.normal(0, 0.05, size=(total, 4)), axis=0) + rng.normal(size=4)
-    turns /= np.linalg.norm(turns, axis=1, keepdims=True)
-    return np.concatenate([walk, turns], axis=1).astype(np.float32)
 
 
 def _time(folder: Path, settings: Settings, rng: np.random.Generator) -> Timings:
