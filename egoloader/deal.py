@@ -8,8 +8,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from egoloader.clocks import Items
 from egoloader.errors import SettingsError, near_miss
+from egoloader.shuffles import Items
 
 __all__ = ["Batching", "Tail", "check_tail", "deal", "shares"]
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from egoloader.clocks import Items
 from egoloader.deal import Batching, Tail, check_tail, deal
 from egoloader.errors import SettingsError, check_whole
 from egoloader.order import check_done, check_ranks
 from egoloader.remainder import broken, check_parts
+from egoloader.shuffles import Items
 
 __all__ = ["InOrder", "fitting_tail"]
 

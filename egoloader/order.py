@@ -9,13 +9,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from egoloader.clocks import Clocks, Items, Limits, Shuffles
+from egoloader.clocks import Clocks, Limits
 from egoloader.deal import Batching, Tail, check_tail, deal
 from egoloader.errors import ResumeError, SettingsError, check_whole
 from egoloader.pool import admission_order
 from egoloader.remainder import broken, check_clocks, left_of, pack, unpack
 from egoloader.roster import Roster
 from egoloader.seeding import permutation, stream_key, uniforms
+from egoloader.shuffles import Items, Shuffles
 
 __all__ = [
     "Draws",

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from egoloader.clocks import Clocks, Items, Limits, Shuffles
+from egoloader.clocks import Clocks, Limits
 from egoloader.errors import SettingsError, check_whole
 from egoloader.remainder import broken, check_clocks, reading_state
 from egoloader.roster import Ident, Roster, check_fingerprint
 from egoloader.seeding import permutation, stream_key
+from egoloader.shuffles import Items, Shuffles
 
 __all__ = ["EpisodePool", "admission_order"]
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from egoloader.clocks import Items
 from egoloader.errors import ResumeError, SettingsError
+from egoloader.shuffles import Items
 
 __all__ = ["broken", "check_clocks", "check_parts", "left_of", "pack", "reading_state", "unpack"]
 

@@ -16,12 +16,13 @@ import pytest
 from hypothesis import strategies as st
 
 from egoloader import EpisodePoolSampler, clocks
-from egoloader.clocks import Items, Limits, Shuffles
+from egoloader.clocks import Limits
 from egoloader.inorder import InOrder
 from egoloader.order import Order
 from egoloader.roster import Roster
 from egoloader.sampler import PositionedSampler
 from egoloader.seeding import stream_key
+from egoloader.shuffles import Items, Shuffles
 
 TAILS = ("spread", "drop", "repeat")
 #: The orders that a sampler may have; all but `weights` cover every frame.

@@ -22,8 +22,9 @@ from bench.order_states import StateSettings, reach, state_sizes, time_states
 from bench.pairing import Spread, Timings, WrongAnswerError
 from bench.result import Result
 from egoloader import EpisodePool, EpisodePoolSampler
-from egoloader.clocks import Clocks, Shuffles
+from egoloader.clocks import Clocks
 from egoloader.errors import ResumeError
+from egoloader.shuffles import Shuffles
 
 EPISODES = Episodes(count=80, total_frames=20, batch_size=4)
 DRAWS = DrawSettings(pool_sizes=(3, 6), rounds=2, batches=10)

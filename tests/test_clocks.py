@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egoloader import clocks
-from egoloader.clocks import Clocks, Items, Limits, Shuffles
+from egoloader.clocks import Clocks, Limits
+from egoloader.shuffles import Items, Shuffles
 from tests.orders import SlowClocks, short_runs, slow_word, surprise
 
 Setting = tuple[Shuffles, Items, Limits]
@@ -93,7 +94,7 @@ def all_same_time(key: int, count: int, start: int = 0) -> Any:
 @given(parts(), short)
 def test_clocks_that_ring_at_once(setting: Setting, run: Run) -> None:
     with short_runs(*run), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clocks, "exponentials", all_same_time)
+        patch.setattr("egoloader.shuffles.exponentials", all_same_time)
         quick = Clocks(*setting)
         slow = SlowClocks(*setting, look_past=run[2], exponential=same_time)
         while slow.remaining:
@@ -167,7 +168,7 @@ def test_rings_are_the_same_however_many_are_made_at_once(
 ) -> None:
     shuffles = Shuffles(1, 2, np.array([10, 30]))
     wanted = [shuffles.rings(1, start, 30).tolist() for start in range(31)]
-    monkeypatch.setattr(clocks, "_BLOCK", block)
+    monkeypatch.setattr("egoloader.shuffles._BLOCK", block)
     assert [shuffles.rings(1, start, 30).tolist() for start in range(31)] == wanted
     assert all(rings == sorted(rings) for rings in wanted)
     assert [len(rings) for rings in wanted] == list(range(30, -1, -1))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from egoloader.clocks import Items
 from egoloader.deal import Batching, Tail, check_tail, deal, shares
 from egoloader.errors import SettingsError
+from egoloader.shuffles import Items
 from tests.orders import (
     COVERING,
     KINDS,

@@ -87,6 +87,7 @@ ORDER = [
     "collation",
     "bytetokens",
     "tokens",
+    "shuffles",
     "clocks",
     "remainder",
     "roster",

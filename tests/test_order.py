@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egoloader import EpisodePool
-from egoloader.clocks import Clocks, Items, Limits, Shuffles
+from egoloader.clocks import Clocks, Limits
 from egoloader.errors import SettingsError
 from egoloader.order import OrderSettings, PoolOrder
 from egoloader.pool import admission_order
 from egoloader.roster import Roster
 from egoloader.seeding import stream_key
+from egoloader.shuffles import Items, Shuffles
 from tests.orders import (
     NO_JOBS,
     TAILS,

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egoloader import EpisodePool
-from egoloader.clocks import LOOK_PAST, Items, Limits, Shuffles
+from egoloader.clocks import LOOK_PAST, Limits
 from egoloader.errors import SettingsError
 from egoloader.pool import admission_order
 from egoloader.seeding import stream_key
+from egoloader.shuffles import Items, Shuffles
 from tests.orders import (
     SlowClocks,
     budgets,

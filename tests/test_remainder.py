@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egoloader import EpisodePool
-from egoloader.clocks import Items
 from egoloader.errors import ResumeError
 from egoloader.remainder import pack, unpack
+from egoloader.shuffles import Items
 from tests.orders import KINDS, frames_in, job, rest, resumed, sampler, saved, served_by
 from tests.soak.recordings import write_recordings
 from tests.soak.training import recorded
