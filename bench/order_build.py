@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from egoloader.order import OrderSettings, PoolOrder
+from egoloader.order import OrderSettings
 from egoloader.pool import EpisodePool
+from egoloader.poolorder import PoolOrder
 from egoloader.roster import Roster
 
 __all__ = ["main"]

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from bench.pairing import Contender, Timings, WrongAnswerError, measure
 from egoloader import EpisodePool, EpisodePoolSampler, ZarrEpisode
 from egoloader.frameindex import FrameIndex
-from egoloader.order import Draws, OrderSettings, PoolOrder
+from egoloader.order import Draws, OrderSettings
+from egoloader.poolorder import PoolOrder
 from egoloader.roster import Roster
 
 __all__ = ["WAYS", "DrawSettings", "Episodes", "Position", "steady", "time_draws"]

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.pairing import WrongAnswerError
-from egoloader.order import OrderSettings, PoolOrder
+from egoloader.order import OrderSettings
+from egoloader.poolorder import PoolOrder
 from egoloader.roster import Roster
 
 __all__ = ["WITHOUT", "Mixed", "MixingSettings", "expected_unique", "mix"]

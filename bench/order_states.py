@@ -11,7 +11,7 @@ from typing import Any
 from bench.order_draws import Episodes, Position
 from bench.pairing import Contender, Timings, WrongAnswerError, measure
 from egoloader import EpisodePool, EpisodePoolSampler
-from egoloader.order import PoolOrder
+from egoloader.poolorder import PoolOrder
 
 __all__ = ["Reached", "StateSettings", "reach", "state_sizes", "time_states"]
 

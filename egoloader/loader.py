@@ -17,9 +17,10 @@ from egoloader.collation import collate
 from egoloader.columns import ListedFrames, digest_of
 from egoloader.errors import SettingsError, check_whole
 from egoloader.frameindex import FrameIndex, check_indices
+from egoloader.indexorder import pooled_indices
 from egoloader.inorder import InOrder
 from egoloader.order import OrderSettings
-from egoloader.sampler import EpisodePoolSampler, PositionedSampler, pooled_indices
+from egoloader.sampler import EpisodePoolSampler, PositionedSampler
 from egoloader.seeding import stream_key
 from egoloader.threads import Ordered, Threads, check_threads
 from egoloader.tokens import Collate

@@ -13,7 +13,8 @@ import pytest
 from bench import order_mixing
 from bench.order_mixing import WITHOUT, MixingSettings, expected_unique, mix
 from bench.pairing import WrongAnswerError
-from egoloader.order import Draws, PoolOrder
+from egoloader.order import Draws
+from egoloader.poolorder import PoolOrder
 
 MIXING = MixingSettings(episodes=12, frames=(10, 30), batch_size=4, pool_sizes=(2, 6), epochs=2)
 

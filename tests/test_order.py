@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from egoloader import EpisodePool
 from egoloader.clocks import Clocks, Limits
 from egoloader.errors import SettingsError
-from egoloader.order import OrderSettings, PoolOrder
+from egoloader.order import OrderSettings
 from egoloader.pool import admission_order
+from egoloader.poolorder import PoolOrder
 from egoloader.roster import Roster
 from egoloader.seeding import stream_key
 from egoloader.shuffles import Items, Shuffles
