@@ -26,6 +26,7 @@ from egoloader.sample import ImageDtype, MixedSizes, Steps
 from egoloader.sampler import EpisodePoolSampler
 from egoloader.schedule import AtEnd, Combine, Schedule
 from egoloader.tokens import Collate
+from egoloader.trainerloops import TrainerLoops, check_sampler_flag
 
 __all__ = ["DataLoad", "EpisodeDataModule", "check_sampler_flag"]
 
@@ -132,7 +133,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
         collate_fn: Collate | None = None,
     ) -> None:
         super().__init__()
-        self._collate = check_collate(collate_fn)
+        self._collate, self._loops = check_collate(collate_fn), TrainerLoops(self)
         threads = default_threads() if num_threads is None else num_threads
         order = OrderSettings(batch_size, pool_size, seed, tail, byte_budget)
         schedule = Schedule(combine, at_end, weights, seed)
@@ -277,9 +278,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
             )
         self._is_restored = False
         if self._train is not None:
-            # A trainer that has trained already, if only a part of an epoch, goes on where it was.
-            loops = None if self.trainer is None else self.trainer.fit_loop.epoch_loop
-            if loops is None or not (loops.batch_progress.total.ready or self._running_epoch()):
+            if not self._loops.have_begun:
                 self._train.reset()
             return
         if not self._sources:
@@ -289,10 +288,10 @@ class EpisodeDataModule(lightning.LightningDataModule):
             self._settings.schedule,
             world_size=self._ranks[1],
             num_threads=self._settings.num_threads,
-            epoch_limit=self._epoch_limit,
-            running_epoch=self._running_epoch,
-            on_epoch=self._tell_trainer,
-            on_batches=self._count_epoch,
+            epoch_limit=self._loops.limit,
+            running_epoch=self._loops.running_epoch,
+            on_epoch=self._loops.tell,
+            on_batches=self._loops.count_epoch,
             collate_fn=self._collate,
         )
 
@@ -323,70 +322,20 @@ class EpisodeDataModule(lightning.LightningDataModule):
         if ranks != self._ranks:
             self._ranks, self._train, self._valid = ranks, None, None
 
-    def _epoch_limit(self, size: int, whole: int) -> int:
-        """Return the batches of an epoch that has `size`, and `whole` if it were a whole one."""
-        limit = 1.0 if self.trainer is None else self.trainer.limit_train_batches
-        if isinstance(limit, float) and limit < 1.0:
-            limit = max(1, int(whole * limit))
-        return min(size, limit) if isinstance(limit, int) else size
-
-    def _running_epoch(self) -> int:
-        """Return the epoch that the trainer is in; 0 without a trainer."""
-        return 0 if self.trainer is None else self.trainer.current_epoch
-
     def start(self, trainer: lightning.Trainer) -> None:
         """Have a trainer that is about to train, its loops restored, go on from the position.
 
         Raises:
             SettingsError: the trainer goes on from a checkpoint that has no position.
         """
-        loop = trainer.fit_loop
-        if self._train is None or not loop.is_resuming:
+        if self._train is None or not trainer.fit_loop.is_resuming:
             return
         if trainer.global_step and not self._is_restored:
             raise SettingsError(
                 "the checkpoint holds no position of this data module, so that frames would come "
                 "again; was it saved with another one? Resume with that, or load the weights only"
             )
-        size = self._train.running_size
-        batches: Any = loop.epoch_loop.batch_progress
-        if batches.is_last_batch and not self._train.position.done:
-            # Behind an epoch's end Lightning compares its batches to those of the next one.
-            counts = batches.current
-            counts.ready = counts.started = counts.processed = size
-            counts.completed = size - (batches.total.processed - batches.total.completed)
-        self._tell_trainer(size)
-
-    def _tell_trainer(self, size: int) -> None:
-        """Tell the trainer how long the epoch is that begins.
-
-        Lightning asks once a run, and would cut epochs behind a resumed one to its length, which
-        differs where other ranks share what is left of it.
-        """
-        if self.trainer is None:
-            return
-        loop = self.trainer.fit_loop
-        limits = None if loop._combined_loader is None else loop._combined_loader.limits
-        if not limits:
-            return
-        # The iterator that asked for this one holds the same list.
-        loop.max_batches, limits[0] = size, size
-        if isinstance(self.trainer.val_check_interval, float):
-            self.trainer.val_check_batch = max(1, int(size * self.trainer.val_check_interval))
-
-    def _count_epoch(self) -> None:
-        """Have the trainer count the running epoch as begun.
-
-        Lightning does not where one follows a resume right behind an epoch's last batch, and a
-        checkpoint in its middle would then be taken for one of an epoch that begins.
-        """
-        if self.trainer is None:
-            return
-        progress: Any = self.trainer.fit_loop.epoch_progress
-        if progress.current.ready > progress.current.processed:
-            return
-        for counts in (progress.total, progress.current):
-            counts.ready = counts.started = counts.processed + 1
+        self._loops.go_on(trainer, self._train.running_size, self._train.position.done)
 
     def _find(self, split: Literal["train", "valid"], *, percent: float) -> MultiDataset:
         data = MultiDataset.from_folder(
@@ -402,16 +351,3 @@ class EpisodeDataModule(lightning.LightningDataModule):
 
     def _by_embodiment(self, data: MultiDataset) -> dict[str, MultiDataset]:
         return {name: data.of_embodiment(name) for name in sorted(data.embodiments)}
-
-
-def check_sampler_flag(trainer: lightning.Trainer) -> None:
-    """Refuse a trainer of several processes that would deal the frames to them once more.
-
-    Raises:
-        SettingsError: its `use_distributed_sampler` is on.
-    """
-    if trainer.world_size > 1 and trainer._accelerator_connector.use_distributed_sampler:
-        raise SettingsError(
-            f"the trainer runs {trainer.world_size} processes, and would deal frames to them that "
-            "are dealt already; make it with Trainer(use_distributed_sampler=False)"
-        )

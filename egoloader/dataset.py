@@ -24,15 +24,13 @@ from egoloader.gathering import (
     EpisodeRecord,
     check_keymap,
     gather,
-    spared_frames,
+    spared_of_one,
     warn_of_assumed_fps,
-    warn_of_nothing,
 )
 from egoloader.guard import MissingChunks
 from egoloader.handles import OpenEpisodes
 from egoloader.keymap import KeyMap
 from egoloader.peers import Peers
-from egoloader.quarantine import load_quarantine
 from egoloader.sample import ImageDtype, MixedSizes, SampleMaker, SampleSettings, Steps
 from egoloader.transformation import ShapeCheck
 
@@ -118,7 +116,7 @@ class ZarrDataset(FrameDataset):
         self.episode = ZarrEpisode(path, missing_chunks=missing_chunks, cache=cache)
         self._maker = SampleMaker(self.episode, keymap, settings)
         ShapeCheck().check(self._maker)
-        spared = {} if quarantine is None else _spared_of_one(self._maker, quarantine)
+        spared = {} if quarantine is None else spared_of_one(self._maker, quarantine)
         super().__init__(spared, policy, seed)
         self._frames = self.spared.get(self.episode.name)
         warn_of_assumed_fps([self.episode.name] if self.episode.fps_assumed else [])
@@ -387,19 +385,3 @@ class MultiDataset(FrameDataset):
                 episode=record.name,
             )
         return SampleMaker(episode, self.keymaps[record.embodiment], self.settings)
-
-
-def _spared_of_one(maker: SampleMaker, quarantine: str | os.PathLike[str]) -> dict[str, IntArray]:
-    """Return the frames that a quarantine leaves of an episode, whatever folder its names are of.
-
-    By the episode's name; empty where it leaves all.
-    """
-    path = f"/{maker.episode.path.absolute().as_posix()}"
-    spans = [one for one in load_quarantine(quarantine) if path.endswith(f"/{one.episode}")]
-    warn_of_nothing(quarantine, maker.episode, spans)
-    frames = spared_frames(maker, spans)
-    if maker.total_frames and not len(frames):
-        raise SettingsError(
-            f"all frames of episode {maker.name!r} are in quarantine: {spans[0].reason}"
-        )
-    return {maker.name: frames} if len(frames) < maker.total_frames else {}

@@ -27,9 +27,8 @@ __all__ = [
     "Gathered",
     "check_keymap",
     "gather",
-    "spared_frames",
+    "spared_of_one",
     "warn_of_assumed_fps",
-    "warn_of_nothing",
 ]
 
 IntArray = npt.NDArray[np.int64]
@@ -141,12 +140,12 @@ def _left(
     """Return the frames that a quarantine leaves of an episode, None for all."""
     if not spans:
         return None
-    warn_of_nothing(quarantine, maker.episode, spans)
-    frames = spared_frames(maker, spans)
+    _warn_of_nothing(quarantine, maker.episode, spans)
+    frames = _spared_frames(maker, spans)
     return frames if len(frames) < maker.total_frames else None
 
 
-def spared_frames(maker: SampleMaker, spans: Sequence[BadSpan]) -> IntArray:
+def _spared_frames(maker: SampleMaker, spans: Sequence[BadSpan]) -> IntArray:
     """Return the frames of an episode whose samples meet nothing bad, ascending."""
     total = maker.total_frames
     is_bad = np.zeros(total, dtype=np.bool_)
@@ -157,6 +156,25 @@ def spared_frames(maker: SampleMaker, spans: Sequence[BadSpan]) -> IntArray:
                 is_row[span.start : span.end] = True
         is_bad |= is_row if key is None else maker.reads(key, is_row)
     return np.flatnonzero(~is_bad)
+
+
+def spared_of_one(maker: SampleMaker, quarantine: str | os.PathLike[str]) -> dict[str, IntArray]:
+    """Return the frames that a quarantine leaves of an episode, whatever folder its names are of.
+
+    By the episode's name; empty where it leaves all.
+
+    Raises:
+        SettingsError: it leaves none.
+    """
+    path = f"/{maker.episode.path.absolute().as_posix()}"
+    spans = [one for one in load_quarantine(quarantine) if path.endswith(f"/{one.episode}")]
+    _warn_of_nothing(quarantine, maker.episode, spans)
+    frames = _spared_frames(maker, spans)
+    if maker.total_frames and not len(frames):
+        raise SettingsError(
+            f"all frames of episode {maker.name!r} are in quarantine: {spans[0].reason}"
+        )
+    return {maker.name: frames} if len(frames) < maker.total_frames else {}
 
 
 def _has_whole(spans: Sequence[BadSpan], keys: Set[str | None]) -> bool:
@@ -184,7 +202,7 @@ def _is_lost(
     return _has_whole(spans, read | ({ANNOTATIONS} if reads_spans(its, settings) else set()))
 
 
-def warn_of_nothing(
+def _warn_of_nothing(
     path: str | os.PathLike[str] | None, episode: ZarrEpisode, spans: Sequence[BadSpan]
 ) -> None:
     """Warn of a quarantine's entries that leave out nothing of an episode."""

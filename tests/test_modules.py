@@ -119,6 +119,7 @@ ORDER = [
     "scratch",
     "writer",
     "augment",
+    "trainerloops",
     "datamodule",
     "telemetry",
     "convert",
