@@ -47,6 +47,8 @@ def cast_rows(
         return numbers
     with np.errstate(invalid="ignore", over="ignore"):
         cast = numbers.astype(target)
+    if numbers.dtype.kind == target.kind == "f" and np.isfinite(cast).all():
+        return cast  # the quicker question
     lost = _lost(numbers, cast)
     if lost.any():
         place = tuple(np.argwhere(lost)[0])

@@ -62,7 +62,8 @@ def interpolate_rows(
 def _linear(left: npt.NDArray[Any], right: npt.NDArray[Any], weights: FloatArray) -> FloatArray:
     """Return left + (right - left) * weights, and left where it is right, or has all the weight."""
     with np.errstate(invalid="ignore", over="ignore"):
-        steps: FloatArray = np.subtract(right, left, dtype=np.float64)
+        steps: FloatArray = right.astype(np.float64)
+        steps -= left
         steps *= weights
         steps += left
     if np.isfinite(steps).all():
