@@ -50,30 +50,61 @@ class Timeline:
         missed = np.abs(self.times - self.times[0] - even).max()
         return bool(missed <= self.tolerance)
 
-    def at(self, frames: IntArray) -> FloatArray:
-        """Return the times of frames, in seconds; there may be none of them in the episode."""
-        last = len(self.times) - 1
-        inside = np.clip(frames, 0, last)
-        return np.asarray(self.times[inside] + (frames - inside) / self.fps)
-
     def find(self, times: FloatArray) -> Between:
         """Return where times, (…, n), lie among the frames; outside them at frame -1 or T."""
-        last = len(self.times) - 1
-        high = np.searchsorted(self.times, times, side="left")
-        low = np.searchsorted(self.times, times, side="right") - 1
-        before = np.where(low < 0, np.inf, times - self.times[np.maximum(low, 0)])
-        behind = np.where(high > last, np.inf, self.times[np.minimum(high, last)] - times)
-        is_low = (before <= self.tolerance) & (before <= behind)
-        is_high = (behind <= self.tolerance) & ~is_low
-        low, high = np.where(is_high, high, low), np.where(is_low, low, high)
-        is_apart = (low < high) & np.isfinite(before) & np.isfinite(behind)
-        gap = np.where(is_apart, before + behind, 1.0)
-        return Between(low, high, np.where(is_apart, before, 0.0) / gap)
+        return _Around.of(times, *self.look_up(times)).between(self.tolerance)
 
-    def nearest(self, times: FloatArray, steps: Between) -> IntArray:
+    def nearest(self, times: FloatArray) -> IntArray:
         """Return the nearer of the two frames around each time, the earlier of two as near."""
-        before, behind = times - self.at(steps.low), self.at(steps.high) - times
-        return np.where(before <= behind + self.tolerance, steps.low, steps.high)
+        return _Around.of(times, *self.look_up(times)).nearest(self.tolerance)
+
+    def look_up(self, times: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
+        """Return the first frame at or behind each time, and when it is and the one before it.
+
+        Outside the episode these are the first frame and the last one, on the wrong side.
+
+        Returns:
+            Of the times' shape: frames, T behind the last, and seconds of the one before and of it.
+        """
+        high = self.times.searchsorted(times)
+        before = self.times.take(high - 1, mode="clip")
+        return high, before, self.times.take(high, mode="clip")
+
+
+class _Around(NamedTuple):
+    """What is around times, (…, n) each.
+
+    Attributes:
+        high: the first frame at or behind each; T where there is none.
+        before: seconds since the frame ahead of that one; inf where there is none.
+        behind: seconds until that frame; inf where there is none.
+    """
+
+    high: IntArray
+    before: FloatArray
+    behind: FloatArray
+
+    @classmethod
+    def of(
+        cls, times: FloatArray, high: IntArray, low_s: FloatArray, high_s: FloatArray
+    ) -> _Around:
+        """Return what is around times, of what was looked up."""
+        before, behind = times - low_s, high_s - times
+        before[before <= 0], behind[behind < 0] = np.inf, np.inf
+        return cls(high, before, behind)
+
+    def between(self, tolerance: FloatArray | float) -> Between:
+        """Return where the times lie; those that miss a frame by less, at that frame."""
+        is_low = (self.before <= tolerance) & (self.before <= self.behind)
+        is_high = (self.behind <= tolerance) & ~is_low
+        gap = self.before + self.behind
+        is_apart = np.isfinite(gap) & ~(is_low | is_high)
+        weights = np.divide(self.before, gap, out=np.zeros_like(gap), where=is_apart)
+        return Between(self.high - 1 + is_high, self.high - is_low, weights)
+
+    def nearest(self, tolerance: FloatArray | float) -> IntArray:
+        """Return the nearer frame of each, the earlier of two as near."""
+        return self.high - (self.before <= self.behind + tolerance)
 
 
 class Located(NamedTuple):
@@ -107,20 +138,33 @@ def locate(
         numbers: (B,) int64, the number of each frame's episode.
         timelines: of the E episodes.
     """
-    asked = frames[:, None] + moments.frames
-    rows = np.empty((len(frames), moments.num_steps * (1 + moments.is_interpolated)), np.int64)
-    weights = np.empty(asked.shape)
-    is_pad = np.empty(asked.shape, dtype=np.bool_)
-    for number, timeline in enumerate(timelines):
-        its = slice(None) if len(timelines) == 1 else (numbers == number).nonzero()[0]
-        times = timeline.at(asked[its]) + moments.seconds
-        low, high, weights[its] = steps = timeline.find(times)
-        is_pad[its] = (low < 0) | (high >= ends[its, None])
-        if moments.is_interpolated:
-            rows[its] = np.concatenate([low, high], axis=1)
-        else:
-            rows[its] = timeline.nearest(times, steps)
-    rows = np.clip(rows, 0, (ends - 1)[:, None])
+    around = _around(moments, frames[:, None] + moments.frames, numbers, timelines)
+    tolerances = np.array([one.tolerance for one in timelines]).take(numbers)[:, None]
+    low, high, weights = around.between(tolerances)
+    ends = ends[:, None]
+    is_pad = (low < 0) | (high >= ends)
+    if moments.is_interpolated:
+        rows = np.concatenate([low, high], axis=1)
+    else:
+        rows = around.nearest(tolerances)
+    rows = np.minimum(np.maximum(rows, 0), ends - 1)
     if moments.has_time_axis:
         return Located(rows, weights, is_pad)
     return Located(rows if moments.is_interpolated else rows[:, 0], weights, is_pad[:, 0])
+
+
+def _around(
+    moments: Moments, asked: IntArray, numbers: IntArray, timelines: Sequence[Timeline]
+) -> _Around:
+    """Return what is around the steps of a window that counts from frames `asked`, (B, n)."""
+    lasts = np.array([len(one.times) - 1 for one in timelines]).take(numbers)[:, None]
+    rates = np.array([one.fps for one in timelines]).take(numbers)[:, None]
+    inside = np.minimum(np.maximum(asked, 0), lasts)
+    times = (asked - inside) / rates + moments.seconds
+    high, low_s, high_s = np.empty_like(asked), np.empty_like(times), np.empty_like(times)
+    # Only what each episode's own times are needed for; all else is reckoned for all at once.
+    for number, timeline in enumerate(timelines):
+        its = slice(None) if len(timelines) == 1 else (numbers == number).nonzero()[0]
+        times[its] += timeline.times.take(inside[its])
+        high[its], low_s[its], high_s[its] = timeline.look_up(times[its])
+    return _Around.of(times, high, low_s, high_s)

@@ -202,13 +202,13 @@ def test_rounding_parts_no_step_from_the_frame_that_it_meets(error: float) -> No
     times = np.array([0.1 + 0.2, 0.5, 0.81])
     timeline = Timeline(times, 30.0, 1e-6)
     asked = times[None] + error
-    low, high, weights = found = timeline.find(asked)
+    low, high, weights = timeline.find(asked)
     assert low.tolist() == high.tolist() == [[0, 1, 2]]
     assert not weights.any()
     # Between two frames, the middle is a tie, whichever way it is rounded.
     middle = np.array([[0.4 + error]])
-    assert timeline.nearest(middle, timeline.find(middle)).tolist() == [[0]]
-    assert timeline.nearest(asked, found).tolist() == [[0, 1, 2]]
+    assert timeline.nearest(middle).tolist() == [[0]]
+    assert timeline.nearest(asked).tolist() == [[0, 1, 2]]
 
 
 def test_steps_outside_are_told_by_frames_that_are_not_there() -> None:
