@@ -23,7 +23,7 @@ IntArray = npt.NDArray[np.int64]
 class ShapeCheck:
     """Checks transforms against what samples hold, once for each kind of samples.
 
-    What is no `Transform` declares no shapes, and is not checked, nor is what stands with it.
+    What is no `Transform` declares no shapes, and is not checked, nor is what stands behind it.
     """
 
     def __init__(self) -> None:
@@ -38,8 +38,8 @@ class ShapeCheck:
         Raises:
             SettingsError: one of them can't work; names it, its place, and the embodiment.
         """
-        chain = _chain(maker.transforms)
-        if chain is None:
+        chain = _declared(maker.transforms)
+        if not chain.transforms:
             return
         fields = maker.fields()
         if (maker.embodiment, fields) in self._seen:
@@ -55,15 +55,26 @@ class ShapeCheck:
             _check_shapes(chain, maker, maker.fields())
 
 
+def _declared(steps: Steps) -> Chain:
+    """Return those transforms as one that stand ahead of the first that declares no shapes."""
+    declared = list[Transform]()
+    for step in steps:
+        if not isinstance(step, Transform):
+            break
+        declared.append(step)
+    return Chain(tuple(declared))
+
+
 def _chain(steps: Steps) -> Chain | None:
     """Return transforms as one, if there are any and all declare their shapes."""
-    declared = tuple(one for one in steps if isinstance(one, Transform))
-    return Chain(declared) if declared and len(declared) == len(steps) else None
+    chain = _declared(steps)
+    return chain if steps and len(chain.transforms) == len(steps) else None
 
 
 def _check_shapes(chain: Chain, maker: SampleMaker, fields: Sequence[Field]) -> None:
+    leads = {entry.key: len(entry.steps) for entry in (*maker.kind.rows, *maker.kind.images)}
     try:
-        chain.shapes({field.key: _shape(field) for field in fields})
+        chain.shapes({field.key: _shape(field) for field in fields}, leads)
     except SettingsError as error:
         raise SettingsError(
             f"embodiment {maker.embodiment!r}, episode {maker.name!r}: {error}"

@@ -18,6 +18,7 @@ from egoloader.transforms import (
     DeltaActions,
     Drop,
     FixedFrame,
+    FlattenRows,
     IntoFrame,
     InvertGripper,
     PadDimensions,
@@ -30,6 +31,7 @@ from egoloader.transforms import (
     Split,
     Stride,
     Transform,
+    UnflattenRows,
 )
 from tests.turns import seeds, some_poses
 
@@ -63,6 +65,9 @@ TRANSFORMS: dict[str, Transform] = {
     "drop, lossy": Drop(keys=["hand", "text"]),
     "select, lossy": SelectDimensions(keys=["arm", "counts"], dimensions=[1, 0]),
     "pad": PadDimensions(keys=["joints", "counts"], given=3, size=5),
+    "flatten": FlattenRows(keys=["grid"], shape=[2, 3]),
+    "flatten numbers": FlattenRows(keys=["width", "frame"], shape=[]),
+    "unflatten": UnflattenRows(keys=["points"], shape=[3, 2]),
     "invert": InvertGripper(keys=["arm"], low=0, high=1, dimensions=[7]),
     "chain": Chain(
         [
@@ -100,6 +105,10 @@ def some_sample(
         "arm": torch.cat([some_poses(rng, (STEPS,), dtype), gripper], dim=1),
         "counts": torch.arange(STEPS * 3).reshape(STEPS, 3),
         "points": numbers(6),
+        "grid": numbers(STEPS, 2, 3),
+        "width": numbers(STEPS),
+        "width_is_pad": torch.from_numpy(rng.random(STEPS) < 0.5),
+        "frame": torch.tensor(7),
         "fps": torch.tensor(30.0),
         "frame_index": torch.tensor(3),
     }

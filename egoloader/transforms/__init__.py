@@ -17,6 +17,7 @@ Transforms are listed in the order that they are applied in, in code or in a rec
     steps                   Resample · Stride
     keys                    Concatenate · Split · Rename · Drop
     dimensions              SelectDimensions · PadDimensions · CutDimensions · InvertGripper
+    axes of rows            FlattenRows · UnflattenRows
 
 `Transform` says what they have in common; `Chain` makes one of several. `to_plain` and
 `from_plain` keep them in checkpoints.
@@ -44,6 +45,7 @@ from egoloader.transforms.fields import Concatenate, Drop, Rename, Split
 from egoloader.transforms.grippers import InvertGripper
 from egoloader.transforms.plain import from_plain, to_plain
 from egoloader.transforms.poses import CanonicalQuaternion, PoseRotation
+from egoloader.transforms.rows import FlattenRows, UnflattenRows
 from egoloader.transforms.transform import Shape, Transform, shapes_of
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "DeltaActions",
     "Drop",
     "FixedFrame",
+    "FlattenRows",
     "FromFirst",
     "IntoFrame",
     "InvertGripper",
@@ -71,6 +74,7 @@ __all__ = [
     "Split",
     "Stride",
     "Transform",
+    "UnflattenRows",
     "from_plain",
     "shapes_of",
     "to_plain",

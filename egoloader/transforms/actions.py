@@ -16,9 +16,10 @@ import numpy as np
 
 from egoloader.batch import Sample
 from egoloader.row import KEPT, SCALAR, XYZ, Row
+from egoloader.transforms.numbers import BoolArray, FloatArray
 from egoloader.transforms.reference import ReferenceTransform
 from egoloader.transforms.rotations import compose, encode, invert, is_none
-from egoloader.transforms.transform import BoolArray, FloatArray, Shape
+from egoloader.transforms.transform import Shape
 
 __all__ = ["AbsoluteActions", "AccumulatedActions", "DeltaActions", "RelativeActions"]
 
@@ -148,6 +149,9 @@ class DeltaActions(_StateReference):
         """Return `AccumulatedActions`; the sample must still hold the state."""
         return AccumulatedActions(**self._options())
 
+    def _takes(self, _key: str, axes: int) -> bool:
+        return axes == 1
+
     def _shape(self, given: Mapping[str, Shape], key: str) -> tuple[int, ...]:
         self._rows_shape(given, key, axes=2)
         return _StateReference._shape(self, given, key)
@@ -174,6 +178,9 @@ class AccumulatedActions(_StateReference):
     def inverse(self) -> DeltaActions:
         """Return `DeltaActions`."""
         return DeltaActions(**self._options())
+
+    def _takes(self, _key: str, axes: int) -> bool:
+        return axes == 1
 
     def _shape(self, given: Mapping[str, Shape], key: str) -> tuple[int, ...]:
         self._rows_shape(given, key, axes=2)

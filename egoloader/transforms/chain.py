@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from egoloader.batch import Sample
 from egoloader.errors import SettingsError
-from egoloader.transforms.transform import Shape, Transform
+from egoloader.transforms.transform import Leads, Shape, Transform
 
 __all__ = ["Chain"]
 
@@ -44,22 +44,14 @@ class Chain(Transform):
         """Whether all of them are."""
         return all(one.is_per_row for one in self.transforms)
 
-    def shapes(self, given: Mapping[str, Shape]) -> dict[str, Shape]:
-        """Return the shapes of what comes out of the last of them.
-
-        Args:
-            given: shapes of what goes in, without axes of a batch; None for what is no tensor.
-
-        Raises:
-            SettingsError: one of them can't work; names it, and its place.
-        """
+    def _traced(self, given: Mapping[str, Shape], leads: Leads) -> tuple[dict[str, Shape], Leads]:
         shapes = dict(given)
         for place, one in enumerate(self.transforms):
             try:
-                shapes = one.shapes(shapes)
+                shapes, leads = one._traced(shapes, leads)
             except SettingsError as error:
                 raise SettingsError(f"transforms[{place}], {error}") from None
-        return shapes
+        return shapes, leads
 
     @property
     def origins(self) -> Mapping[str, tuple[str, ...]]:

@@ -13,14 +13,9 @@ import torch
 from egoloader.batch import Sample
 from egoloader.errors import check_whole
 from egoloader.row import QUATERNIONS, Parts, check_parts, row_of
+from egoloader.transforms.numbers import FloatArray, NumbersTransform
 from egoloader.transforms.rotations import encode, slerp, with_sign_of
-from egoloader.transforms.transform import (
-    FloatArray,
-    KeysTransform,
-    NumbersTransform,
-    Shape,
-    step_masks,
-)
+from egoloader.transforms.transform import KeysTransform, Shape, step_masks
 
 __all__ = ["Resample", "Stride"]
 
@@ -53,6 +48,9 @@ class _StepsTransform(KeysTransform):
     @abc.abstractmethod
     def _masked(self, mask: torch.Tensor) -> torch.Tensor:
         """Return which steps are masked, of a mask in new memory."""
+
+    def _takes(self, _key: str, axes: int) -> bool:
+        return axes == 1
 
     def _shape(self, given: Mapping[str, Shape], key: str) -> tuple[int, ...]:
         shape = self._rows_shape(given, key, axes=2)

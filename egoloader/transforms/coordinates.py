@@ -17,16 +17,10 @@ import numpy as np
 
 from egoloader.batch import Sample
 from egoloader.row import POSE, Parts, Pose, Row, check_parts, row_of
+from egoloader.transforms.numbers import BoolArray, FloatArray, RowsTransform
 from egoloader.transforms.reference import ReferenceTransform
 from egoloader.transforms.rotations import compose, decode, encode, invert, is_none, rotate
-from egoloader.transforms.transform import (
-    BoolArray,
-    FloatArray,
-    RowsTransform,
-    Shape,
-    origin_key,
-    put,
-)
+from egoloader.transforms.transform import Shape, origin_key, put
 
 __all__ = ["FixedFrame", "FromFirst", "IntoFrame", "OutOfFrame", "RelativeToFirst"]
 
@@ -183,6 +177,9 @@ class RelativeToFirst(RowsTransform):
     def _check_row(self) -> None:
         _check_poses(self)
 
+    def _takes(self, _key: str, axes: int) -> bool:
+        return axes == 1
+
     def inverse(self) -> FromFirst:
         """Return `FromFirst`; the sample must still hold `<key>_origin`."""
         return FromFirst(keys=self.keys, row=self.row)
@@ -226,6 +223,9 @@ class FromFirst(RowsTransform):
 
     def _check_row(self) -> None:
         _check_poses(self)
+
+    def _takes(self, _key: str, axes: int) -> bool:
+        return axes == 1
 
     def inverse(self) -> RelativeToFirst:
         """Return `RelativeToFirst`."""

@@ -67,6 +67,10 @@ class _Parts(_Fields):
         object.__setattr__(self, "sizes", tuple(self.sizes))
 
     @property
+    def _row_keys(self) -> tuple[str, ...]:
+        return self.keys
+
+    @property
     def _gone(self) -> tuple[str, ...]:
         return (*self.keys, *(mask for key in self.keys for mask in step_masks(key)))
 
@@ -144,6 +148,10 @@ class Split(_Parts):
         sizes: D_i, how many numbers a row of each has.
         whole: the key that is taken apart: (…, D), D the sum of the sizes.
     """
+
+    @property
+    def _row_keys(self) -> tuple[str, ...]:
+        return (self.whole,)
 
     @property
     def origins(self) -> Mapping[str, tuple[str, ...]]:

@@ -6,9 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from egoloader.batch import Sample
 from egoloader.transforms.dimensions import check_dimensions
-from egoloader.transforms.transform import FloatArray, NumbersTransform, Shape
+from egoloader.transforms.numbers import FloatArray, NumbersTransform
+from egoloader.transforms.transform import Shape
 
 __all__ = ["InvertGripper"]
 
@@ -26,7 +29,8 @@ class InvertGripper(NumbersTransform):
         high: 1.0
 
     Args:
-        keys: of the sample; rows (…, D), in the unit of the range.
+        keys: of the sample; rows (…, D), in the unit of the range; without `dimensions`, rows of
+            any shape, a number each among them.
         low: one end of the range.
         high: the other, above it.
         dimensions: places of the grippers in a row; without them, all of it.
@@ -55,15 +59,19 @@ class InvertGripper(NumbersTransform):
         """Return the same."""
         return self
 
+    def _takes(self, _key: str, axes: int) -> bool:
+        return axes >= 1 or self.dimensions is None
+
     def _shape(self, given: Mapping[str, Shape], key: str) -> tuple[int, ...]:
-        shape = self._rows_shape(given, key)
+        shape = self._rows_shape(given, key, axes=0 if self.dimensions is None else 1)
         if self.dimensions is not None:
             self._check_reach(key, shape, self.dimensions)
         return shape
 
     def _changed(self, sample: Sample, key: str) -> FloatArray:
         numbers = self._numbers(sample, key)
-        changed = numbers.copy()
-        places = slice(None) if self.dimensions is None else list(self.dimensions)
+        if self.dimensions is None:
+            return np.asarray(self.low + self.high - numbers)
+        changed, places = numbers.copy(), list(self.dimensions)
         changed[..., places] = self.low + self.high - numbers[..., places]
         return changed

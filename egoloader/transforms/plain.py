@@ -29,6 +29,7 @@ from egoloader.transforms.dimensions import CutDimensions, PadDimensions, Select
 from egoloader.transforms.fields import Concatenate, Drop, Rename, Split
 from egoloader.transforms.grippers import InvertGripper
 from egoloader.transforms.poses import CanonicalQuaternion, PoseRotation
+from egoloader.transforms.rows import FlattenRows, UnflattenRows
 from egoloader.transforms.transform import Transform
 
 __all__ = ["from_plain", "to_plain"]
@@ -44,6 +45,7 @@ _CLASSES: tuple[type[Any], ...] = (
     DeltaActions,
     Drop,
     FixedFrame,
+    FlattenRows,
     FromFirst,
     IntoFrame,
     InvertGripper,
@@ -57,6 +59,7 @@ _CLASSES: tuple[type[Any], ...] = (
     SelectDimensions,
     Split,
     Stride,
+    UnflattenRows,
 )
 _BY_TARGET = {f"{_PREFIX}{one.__name__}": one for one in _CLASSES}
 

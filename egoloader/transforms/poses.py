@@ -9,14 +9,9 @@ import numpy as np
 
 from egoloader.batch import Sample
 from egoloader.row import POSE, QUATERNIONS, Part, Parts, check_parts, row_of
+from egoloader.transforms.numbers import BoolArray, FloatArray, NumbersTransform, RowsTransform
 from egoloader.transforms.rotations import encode, reordered
-from egoloader.transforms.transform import (
-    BoolArray,
-    FloatArray,
-    NumbersTransform,
-    RowsTransform,
-    Shape,
-)
+from egoloader.transforms.transform import Shape
 
 __all__ = ["CanonicalQuaternion", "PoseRotation"]
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from egoloader.batch import Sample
 from egoloader.row import Row
-from egoloader.transforms.transform import BoolArray, FloatArray, RowsTransform, Shape
+from egoloader.transforms.numbers import BoolArray, FloatArray, RowsTransform
+from egoloader.transforms.transform import Leads, Shape
 
 __all__ = ["ReferenceTransform"]
 
@@ -45,16 +46,23 @@ class ReferenceTransform(RowsTransform):
         """Return the options, which the inverse has, too."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def shapes(self, given: Mapping[str, Shape]) -> dict[str, Shape]:
-        """See `Transform.shapes`."""
+    @property
+    def _row_keys(self) -> tuple[str, ...]:
+        return (*self.keys, self.reference)
+
+    def _takes(self, key: str, axes: int) -> bool:
+        return axes == 1 or (axes > 1 and key != self.reference)
+
+    def _check_axes(self, given: Mapping[str, Shape], leads: Leads) -> None:
+        # Its own class is named, as the zero-argument form does not go with slots.
+        RowsTransform._check_axes(self, given, leads)
         shape = self._rows_shape(given, self.reference)
-        if len(shape) != (1 if self.step is None else 2):
+        lead = leads.of.get(self.reference, len(shape) - 1)
+        if leads.batch is not None and lead - leads.batch != (0 if self.step is None else 1):
             wanted = "has steps: set step" if self.step is None else "has no steps: leave step out"
             self._refuse(f"reference {self.reference!r}, of the shape {list(shape)}, {wanted}")
-        return self._shapes(given)
 
     def _shape(self, given: Mapping[str, Shape], key: str) -> tuple[int, ...]:
-        # Its own class is named, as the zero-argument form does not go with slots.
         shape = RowsTransform._shape(self, given, key)
         other = self._rows_shape(given, self.reference, axes=1 if self.step is None else 2)
         self._check_width(self.reference, other, self._reference_row)

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from egoloader.batch import Sample
 from egoloader.errors import SettingsError, TransformError, near_miss
 from egoloader.keymap import other_span_key
-from egoloader.row import POSE, Part, Parts, Row, check_parts, row_of
-from egoloader.transforms.rotations import decode, is_none
+from egoloader.row import Row
 
 __all__ = [
     "KeysTransform",
-    "NumbersTransform",
-    "RowsTransform",
+    "Leads",
     "Shape",
     "Transform",
     "Value",
     "companions",
     "dim_mask_key",
+    "leads_of",
     "mask_key",
     "origin_key",
     "put",
@@ -33,11 +31,21 @@ __all__ = [
     "step_masks",
 ]
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 #: Of a tensor; None for texts and other objects.
 Shape = tuple[int, ...] | None
 Value = TypeVar("Value")
+
+
+class Leads(NamedTuple):
+    """How many axes stand ahead of rows: those of a batch, and of steps.
+
+    Attributes:
+        of: each key's rows, where that is known.
+        batch: of samples, where that is known; 0 of one.
+    """
+
+    of: Mapping[str, int]
+    batch: int | None
 
 
 def mask_key(key: str) -> str:
@@ -76,6 +84,19 @@ def shapes_of(sample: Sample) -> dict[str, Shape]:
     }
 
 
+def leads_of(given: Mapping[str, Shape]) -> dict[str, int]:
+    """Return how many axes lead the rows of each key: those that its masks of steps have.
+
+    Without such a mask, a value alone doesn't tell its steps from the axes of its rows.
+    """
+    leads: dict[str, int] = {}
+    for key, shape in given.items():
+        for mask in map(given.get, step_masks(key)):
+            if shape is not None and mask is not None and mask == shape[: len(mask)]:
+                leads.setdefault(key, len(mask))
+    return leads
+
+
 def put(
     mapping: Mapping[str, Value], gone: Sequence[str], values: Mapping[str, Value]
 ) -> dict[str, Value]:
@@ -97,6 +118,9 @@ class Transform(abc.ABC):
 
     It acts on the last axes of tensors: rows (…, D), chunks (…, n, D). So one call takes a sample,
     or a batch of them as `collate` stacks it, and a batch comes out as its samples do, bit for bit.
+    Rows of other axes, a number each or points as (…, 21, 3), are refused where steps would be
+    taken for dimensions, or dimensions for steps; `FlattenRows` ahead makes rows (…, D) of them.
+    Which axes are steps is known by the mask of padded steps, and to a dataset without one, too.
     What it is handed is not written into; values that it leaves alone are passed on, values that it
     changes are new, of the same dtype and on the same device. Rotations are reckoned in float64, on
     the CPU. Gradients do not pass.
@@ -124,19 +148,24 @@ class Transform(abc.ABC):
             SettingsError: a key is missing, or a shape doesn't fit.
             TransformError: numbers can't be changed; names the transform, the key and the row.
         """
-        self._shapes(shapes_of(sample))
+        given = shapes_of(sample)
+        self._traced(given, Leads(leads_of(given), None))
         return self._apply(sample)
 
-    def shapes(self, given: Mapping[str, Shape]) -> dict[str, Shape]:
+    def shapes(
+        self, given: Mapping[str, Shape], leads: Mapping[str, int] | None = None
+    ) -> dict[str, Shape]:
         """Return the shapes of what comes out, in order.
 
         Args:
             given: shapes of what goes in, without axes of a batch; None for what is no tensor.
+            leads: per key, how many axes lead its rows: 1 in a window, else 0. Of other keys, it is
+                known by their masks alone.
 
         Raises:
             SettingsError: a key is missing, or a shape doesn't fit; names the transform.
         """
-        return self._shapes(given)
+        return self._traced(given, Leads({**leads_of(given), **(leads or {})}, 0))[0]
 
     @property
     def is_per_row(self) -> bool:
@@ -160,6 +189,51 @@ class Transform(abc.ABC):
     def _shapes(self, given: Mapping[str, Shape]) -> dict[str, Shape]:
         """Return the shapes that come out of such shapes, with any leading axes."""
 
+    @property
+    def _row_keys(self) -> tuple[str, ...]:
+        """The keys whose rows it changes, or takes apart."""
+        return ()
+
+    def _takes(self, _key: str, axes: int) -> bool:
+        """Return whether it takes rows of so many axes of such a key."""
+        return axes >= 1
+
+    def _traced(self, given: Mapping[str, Shape], leads: Leads) -> tuple[dict[str, Shape], Leads]:
+        """Return the shapes that come out, and how many axes lead rows, where that is known.
+
+        Args:
+            given: shapes of what goes in.
+            leads: of that.
+
+        Raises:
+            SettingsError: it doesn't take rows of that many axes, or a shape doesn't fit.
+        """
+        self._check_axes(given, leads)
+        made = self._shapes(given)
+        found = {key: lead for key, lead in leads.of.items() if key not in self.origins}
+        for key, olds in self.origins.items():
+            known = [leads.of[old] for old in olds if old in leads.of]
+            if known:
+                found[key] = known[0]
+        return made, leads._replace(of={key: lead for key, lead in found.items() if key in made})
+
+    def _check_axes(self, given: Mapping[str, Shape], leads: Leads) -> None:
+        """Refuse rows of axes that it doesn't take, where it is known which axes are theirs."""
+        for key in self._row_keys:
+            shape = given.get(key)
+            if shape is not None and key in leads.of:
+                row = shape[leads.of[key] :]
+                if not self._takes(key, len(row)):
+                    self._refuse_rows(key, row)
+
+    def _refuse_rows(self, key: str, row: tuple[int, ...]) -> NoReturn:
+        are = f"of the shape {list(row)}" if row else "a number each, without an axis"
+        self._refuse(
+            f"the rows of key {key!r} are {are}, and must be (D,); put "
+            f"FlattenRows(keys=[{key!r}], shape={list(row)}) ahead of it, which makes them "
+            f"({math.prod(row)},)"
+        )
+
     @abc.abstractmethod
     def _apply(self, sample: Sample) -> Sample:
         """Return what comes out of a sample whose shapes fit."""
@@ -181,7 +255,7 @@ class Transform(abc.ABC):
         if shape is None:
             self._refuse(f"key {key!r} is no tensor")
         if len(shape) < axes:
-            wanted = "a chunk, (n, D)" if axes == 2 else "a row, (D,)"
+            wanted = "a row, (D,)" if axes == 1 else "a chunk, (n, D)"
             self._refuse(f"key {key!r} must be {wanted}, and has the shape {list(shape)}")
         for name in step_masks(key):
             mask = given.get(name)
@@ -231,6 +305,10 @@ class KeysTransform(Transform):
     def _outcome(self, sample: Sample, key: str) -> torch.Tensor:
         """Return a key's values that come out, in new memory."""
 
+    @property
+    def _row_keys(self) -> tuple[str, ...]:
+        return self.keys
+
     def _shapes(self, given: Mapping[str, Shape]) -> dict[str, Shape]:
         return {**given, **{key: self._shape(given, key) for key in self.keys}}
 
@@ -247,82 +325,3 @@ class KeysTransform(Transform):
     def _check_width(self, key: str, shape: tuple[int, ...], row: Row) -> None:
         if shape[-1] != row.size:
             self._refuse(f"key {key!r} has rows of {shape[-1]} numbers, and {row} has {row.size}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumbersTransform(KeysTransform):
-    """A transform that reckons with the numbers of rows, in float64."""
-
-    @abc.abstractmethod
-    def _changed(self, sample: Sample, key: str) -> FloatArray:
-        """Return a key's numbers that come out, in new memory."""
-
-    def _outcome(self, sample: Sample, key: str) -> torch.Tensor:
-        value = sample[key]
-        changed = self._changed(sample, key)
-        changed[np.isnan(changed)] = np.nan  # whose sign is as it happens
-        return torch.from_numpy(changed).to(value.device, value.dtype)
-
-    def _numbers(self, sample: Sample, key: str) -> FloatArray:
-        """Return a key's values to reckon with; not to be written into."""
-        value = sample[key]
-        if not value.is_floating_point():
-            self._fail(f"key {key!r} must hold floating point numbers, and is {value.dtype}")
-        return np.asarray(value.detach().to("cpu", torch.float64).numpy())
-
-    def _padded(self, sample: Sample, key: str, lead: tuple[int, ...]) -> BoolArray:
-        """Return which rows of a key, (*lead,), its mask says are padded; none without a mask."""
-        mask = sample.get(mask_key(key))
-        if mask is None:
-            return np.zeros(lead, dtype=np.bool_)
-        known = np.asarray(mask.cpu().numpy())
-        return np.broadcast_to(known.reshape((*known.shape, *[1] * (len(lead) - known.ndim))), lead)
-
-    def _rotations(
-        self, key: str, numbers: FloatArray, part: Part, padded: BoolArray
-    ) -> FloatArray:
-        """Return the quaternions of one part of a key's rows, (…, 4); zeros in padded rows only."""
-        found = decode(numbers[..., part.place], part.kind)
-        is_absent = padded & ~numbers[..., part.place].any(axis=-1)
-        is_wrong = is_none(found) & ~is_absent
-        if is_wrong.any():
-            place = tuple(np.argwhere(is_wrong)[0].tolist())
-            self._fail(
-                f"{numbers[(*place, part.place)].tolist()} is no rotation as {part.kind}, in "
-                f"{_row_name(key, place)}, dims {part.place.start} to {part.place.stop - 1}; zeros "
-                "are taken in padded rows alone, which stand in for an absent array"
-            )
-        return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowsTransform(NumbersTransform):
-    """A transform that has to know what the numbers of a row are.
-
-    Args:
-        keys: of the sample; rows, (…, D), of the size that `row` adds up to.
-        row: the parts of a row, see `egoloader.row`.
-    """
-
-    row: Parts = POSE
-
-    def _check(self) -> None:
-        self._set("row", check_parts(f"{type(self).__name__}: row", self.row))
-        self._check_row()
-
-    @property
-    def _row(self) -> Row:
-        return row_of(self.row)
-
-    @abc.abstractmethod
-    def _check_row(self) -> None:
-        """Refuse a row that has nothing to change, and other options that can't be meant."""
-
-    def _shape(self, given: Mapping[str, Shape], key: str) -> tuple[int, ...]:
-        shape = self._rows_shape(given, key)
-        self._check_width(key, shape, self._row)
-        return shape
-
-
-def _row_name(key: str, place: tuple[int, ...]) -> str:
-    return f"key {key!r}, row {list(place)}" if place else f"key {key!r}"
