@@ -204,6 +204,28 @@ def test_relative_actions_take_the_state_off_each_step(seed: int, step: int | No
     )
 
 
+@pytest.mark.parametrize("batch", [(), (4,)])
+@pytest.mark.parametrize("step", [None, -1])
+def test_a_state_with_as_many_steps_as_the_action_is_not_taken_step_by_step(
+    batch: tuple[int, ...], step: int | None
+) -> None:
+    chunks = torch.arange(8.0).reshape(4, 2).expand(*batch, 4, 2)
+    sample: dict[str, torch.Tensor] = {
+        "a": chunks,
+        "s": 10 * chunks,
+        "frame_index": torch.zeros(batch),
+    }
+    transform = RelativeActions(keys=["a"], reference="s", row=["2 x scalar"], step=step)
+    if step is None:
+        with pytest.raises(SettingsError, match=r"reference 's', .*, has steps: set step"):
+            transform(sample)
+        return
+    assert torch.equal(transform(sample)["a"], chunks - 10 * chunks[..., -1:, :])
+    sample["s"] = sample["s"][..., 0, :]
+    with pytest.raises(SettingsError, match=r"reference 's', .*, has no steps: leave step out"):
+        transform(sample)
+
+
 @settings(deadline=None, max_examples=30)
 @given(seed=seeds)
 def test_deltas_take_the_step_before_off_each_step(seed: int) -> None:

@@ -19,6 +19,10 @@ __all__ = ["ReferenceTransform"]
 class ReferenceTransform(RowsTransform):
     """Changes rows by a row of another key, the same for all steps of a window.
 
+    Whether the reference has steps is told from `frame_index` or `fps`, which samples and batches
+    carry: their axes are those of a batch. Without them, a reference (n, D) is one row for each of
+    the first n that lead the rows of `keys`.
+
     Args:
         keys: of the sample; rows (…, D), in a window or not.
         row: the parts of a row of `keys`.

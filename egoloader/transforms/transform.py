@@ -34,6 +34,8 @@ __all__ = [
 #: Of a tensor; None for texts and other objects.
 Shape = tuple[int, ...] | None
 Value = TypeVar("Value")
+#: Of every sample, a number each: in a batch, their axes are those of the batch.
+_SCALARS = ("frame_index", "fps")
 
 
 class Leads(NamedTuple):
@@ -149,7 +151,8 @@ class Transform(abc.ABC):
             TransformError: numbers can't be changed; names the transform, the key and the row.
         """
         given = shapes_of(sample)
-        self._traced(given, Leads(leads_of(given), None))
+        batch = next((given[key] for key in _SCALARS if given.get(key) is not None), None)
+        self._traced(given, Leads(leads_of(given), None if batch is None else len(batch)))
         return self._apply(sample)
 
     def shapes(
