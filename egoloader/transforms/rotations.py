@@ -12,7 +12,8 @@ through all functions: NaN, where a number is NaN or inf, and zeros, where numbe
         of Rotation Representations in Neural Networks", CVPR 2019.
     yaw_pitch_roll
         Radians, intrinsic z-y'-x'' (extrinsic x-y-z): R = Rz(yaw) Ry(pitch) Rx(roll). Encoded are
-        yaw and roll in -π…π and pitch in -π/2…π/2; at gimbal lock yaw is 0, and roll is the rest.
+        yaw and roll in -π…π and pitch in -π/2…π/2. At gimbal lock many pairs of yaw and roll are
+        the same rotation; which of them comes out is down to rounding.
     matrix
         3 x 3, row-major: r00 r01 r02 r10 …. Decoded as the nearest rotation, of a determinant
         above 0.
