@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from egoloader.errors import SampleError, SettingsError
 from egoloader.frameindex import marks_of
 from egoloader.sample import SampleMaker, Steps, check_sample
 from egoloader.share import Share
-from egoloader.transforms import Chain, Shape, Transform
+from egoloader.transforms import Chain, Concatenate, Shape, Transform
 
 __all__ = ["ShapeCheck", "transformed"]
 
@@ -75,10 +75,35 @@ def _check_shapes(chain: Chain, maker: SampleMaker, fields: Sequence[Field]) -> 
     leads = {entry.key: len(entry.steps) for entry in (*maker.kind.rows, *maker.kind.images)}
     try:
         chain.shapes({field.key: _shape(field) for field in fields}, leads)
+        _check_optional(chain, {key for key, spec in maker.keymap.items() if spec.optional})
     except SettingsError as error:
         raise SettingsError(
             f"embodiment {maker.embodiment!r}, episode {maker.name!r}: {error}"
         ) from error
+
+
+def _check_optional(chain: Chain, optional: Set[str]) -> None:
+    """Refuse to join keys that an episode may lack to others, as if it could not."""
+    for one in _each(chain):
+        made = {key for key, olds in one.origins.items() if not optional.isdisjoint(olds)}
+        if isinstance(one, Concatenate):
+            for key in one.keys:
+                if key in optional and key not in one.optional:
+                    raise SettingsError(
+                        f"Concatenate: an episode may lack {key!r}, optional in the keymap, and "
+                        f"would then pad all of {one.whole!r}; list it as optional of the "
+                        "Concatenate, too, so that its dimensions alone are padded"
+                    )
+            made = set()  # what is absent is told by a mask of dimensions from here on
+        optional = (optional - set(one.origins)) | made
+
+
+def _each(chain: Chain) -> Iterator[Transform]:
+    for one in chain.transforms:
+        if isinstance(one, Chain):
+            yield from _each(one)
+        else:
+            yield one
 
 
 def _shape(field: Field) -> Shape:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from egoloader import KeyMap, MultiDataset, NormStats, collate
 from egoloader.batch import Sample
 from egoloader.errors import SettingsError
+from egoloader.train.policy import padding
 from egoloader.transforms import (
     Chain,
     Concatenate,
@@ -21,6 +26,8 @@ from egoloader.transforms import (
     SelectDimensions,
     Split,
 )
+from tests.episodes import foreign_group, foreign_numbers
+from tests.episodes import ramp as episode_ramp
 
 
 def ramp(steps: int, size: int, start: int = 0) -> torch.Tensor:
@@ -105,6 +112,110 @@ def test_masks_of_several_shapes_and_wholes_of_another_size_are_refused() -> Non
         Split(keys=["x", "y"], sizes=[1, 2], whole="a").shapes(shapes)
     with pytest.raises(SettingsError, match="Split: there is a key 'b' already"):
         Split(keys=["x", "b"], sizes=[2, 2], whole="a").shapes(shapes)
+
+
+# Parts that an episode may lack.
+
+MAY_LACK = Concatenate(keys=["left", "right"], sizes=[2, 1], whole="arms", optional=["right"])
+
+
+def test_where_a_part_is_absent_its_dimensions_are_padded_and_the_steps_are_the_others() -> None:
+    sample = two_arms()
+    for is_pad in ([True, True, True], [False, True, True]):
+        sample["right_is_pad"] = torch.tensor(is_pad)
+        made = MAY_LACK(sample)
+        assert list(made) == ["first", "arms", "arms_dim_is_pad", "arms_is_pad", "between", "last"]
+        assert torch.equal(made["arms"], ramp(3, 3))
+        assert made["arms_is_pad"].tolist() == [False, False, True]
+        assert made["arms_dim_is_pad"].tolist() == [[False, False, one] for one in is_pad]
+        back = MAY_LACK.inverse()(made)
+        assert list(back) == [
+            *("first", "left", "left_is_pad", "right", "right_is_pad", "between", "last")
+        ]
+        assert all(torch.equal(back[key], sample[key]) for key in ("left", "right"))
+        assert back["left_is_pad"].tolist() == [False, False, True]
+        assert back["right_is_pad"].tolist() == is_pad
+
+
+def test_where_all_parts_may_be_absent_a_step_is_padded_where_all_are() -> None:
+    sample = two_arms()
+    both = Concatenate(
+        keys=["left", "right"], sizes=[2, 1], whole="arms", optional=["right", "left"]
+    )
+    made = both(sample)
+    assert made["arms_is_pad"].tolist() == [False, False, True]
+    assert made["arms_dim_is_pad"].tolist() == [[False] * 3, [False, False, True], [True] * 3]
+    back = both.inverse()(made)
+    assert all(torch.equal(back[key], sample[key]) for key in sample if key.startswith(("l", "r")))
+
+
+def test_dimensions_of_an_absent_part_stay_padded_among_more() -> None:
+    sample = two_arms() | {"right_is_pad": torch.tensor([True, True, True])}
+    padded = PadDimensions(keys=["arms"], given=3, size=5)
+    made = Chain([MAY_LACK, padded])(sample)
+    assert list(made)[:4] == ["first", "arms", "arms_dim_is_pad", "arms_is_pad"]
+    assert made["arms_dim_is_pad"].tolist() == [[False, False, True, True, True]] * 3
+    assert made["arms_is_pad"].tolist() == [False, False, True]
+    back = Chain([MAY_LACK, padded]).inverse()(made)
+    assert torch.equal(back["right"], sample["right"])
+    assert "arms_dim_is_pad" not in back
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({}, {"optional": ["rihgt"]}, "optional lists 'rihgt'; did you mean 'right'"),
+        ({}, {"optional": "right"}, "optional must list some of keys, got 'right'"),
+        ({}, {"optional": ["right", "right"]}, "optional lists 'right' twice"),
+        ({"right_is_pad": None}, {}, "optional lists 'right', and there is no 'right_is_pad'"),
+        ({"left_is_pad": None}, {}, r"no mask tells which steps of \['left'\] are padded"),
+        ({"arms_dim_is_pad": 1}, {}, "there is a key 'arms_dim_is_pad' already"),
+    ],
+)
+def test_optional_parts_that_cannot_be_told_are_refused(
+    changes: dict[str, Any], options: Any, message: str
+) -> None:
+    sample = {key: one for key, one in (two_arms() | changes).items() if one is not None}
+    with pytest.raises(SettingsError, match=f"^Concatenate: {message}"):
+        dataclasses.replace(MAY_LACK, **options)(sample)
+
+
+def test_in_a_dataset_what_an_episode_has_counts_and_what_it_lacks_does_not(
+    tmp_path: Path,
+) -> None:
+    totals = {"with.zarr": 9, "without.zarr": 7}
+    for name, total in totals.items():
+        group = foreign_group(tmp_path / name, total)
+        foreign_numbers(group, "p", episode_ramp(total, 3))
+        if name == "with.zarr":
+            foreign_numbers(group, "g", episode_ramp(total, 1) + 7)
+    window = {"key_type": "action_keys", "horizon": 4, "mask": True}
+    keymap = KeyMap.from_config(
+        {
+            "p": {"zarr_key": "p", **window},
+            "g": {"zarr_key": "g", "optional": True, "shape": [1], **window},
+        }
+    )
+    joined = Concatenate(keys=["p", "g"], sizes=[3, 1], whole="a", optional=["g"])
+    data = MultiDataset.from_folder(tmp_path, keymap, transforms=[joined])
+    batch = collate(data.__getitems__([7, 9 + 5]))
+    tail = [[False, False, True, True]] * 2
+    assert batch["a_is_pad"].tolist() == tail
+    assert not batch["a_dim_is_pad"][..., :3].any()
+    assert batch["a_dim_is_pad"][..., 3].tolist() == [tail[0], [True] * 4]
+    counted = ~padding(batch | {"is_repeat": torch.zeros(2, dtype=torch.bool)}, "a")
+    assert counted.sum(dim=(1, 2)).tolist() == [8, 6]
+    stats = NormStats.compute(data)["human"]["a"]
+    assert stats.counts.tolist() == [16, 16, 16, 9]
+    rows = np.concatenate([episode_ramp(total, 3) for total in totals.values()])
+    np.testing.assert_allclose(stats.mean[:3], rows.mean(axis=0))
+    np.testing.assert_allclose(stats.mean[3], episode_ramp(9, 1).mean() + 7)
+
+    renamed = Rename(keys=["g"], to=["h"])
+    joined = Concatenate(keys=["p", "h"], sizes=[3, 1], whole="a")
+    wanted = r"^embodiment 'human', .* Concatenate: an episode may lack 'h'.*; list it as optional"
+    with pytest.raises(SettingsError, match=wanted):
+        MultiDataset.from_folder(tmp_path, keymap, transforms=[Chain([renamed]), joined])
 
 
 def test_rename_takes_what_belongs_to_a_key_along() -> None:

@@ -60,6 +60,12 @@ TRANSFORMS: dict[str, Transform] = {
     "resample turns, lossy": Resample(keys=["hand", "past"], steps=3, row=POSE),
     "stride, lossy": Stride(keys=["hand", "counts"], every=2, start=1),
     "concatenate": Concatenate(keys=["hand", "joints"], sizes=[7, 3], whole="action"),
+    "concatenate optional": Concatenate(
+        keys=["joints", "hand"], sizes=[3, 7], whole="action", optional=["hand"]
+    ),
+    "concatenate all optional": Concatenate(
+        keys=["hand", "joints"], sizes=[7, 3], whole="action", optional=["joints", "hand"]
+    ),
     "split": Split(keys=["where", "turn"], sizes=[3, 4], whole="hand"),
     "rename": Rename(keys=["hand", "text"], to=["action", "words"]),
     "drop, lossy": Drop(keys=["hand", "text"]),

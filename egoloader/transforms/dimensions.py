@@ -9,7 +9,7 @@ import torch
 
 from egoloader.batch import Sample
 from egoloader.errors import SettingsError, check_whole
-from egoloader.transforms.transform import KeysTransform, Shape, Value, dim_mask_key, put
+from egoloader.transforms.transform import KeysTransform, Shape, Value, dim_mask_key, put, without
 
 __all__ = ["CutDimensions", "PadDimensions", "SelectDimensions", "check_dimensions"]
 
@@ -67,7 +67,8 @@ class PadDimensions(_Padding):
     """Pads rows with zeros, so that embodiments of several sizes have one: (…, d) becomes (…, D).
 
     `<key>_dim_is_pad`, bool, of the shape of the padded value, is true in the dimensions that are
-    none. It comes behind what changes dimensions or steps, which refuses a key that is padded.
+    none; those that were padded before stay so, as those of an absent part of a `Concatenate`. It
+    comes behind what changes dimensions or steps, which refuses a key that is padded.
 
         _target_: egoloader.transforms.PadDimensions
         keys: [action]
@@ -85,7 +86,7 @@ class PadDimensions(_Padding):
         return CutDimensions(keys=self.keys, given=self.given, size=self.size)
 
     def _shape(self, given: Mapping[str, Shape], key: str) -> tuple[int, ...]:
-        shape = self._rows_shape(given, key)
+        shape = self._rows_shape(without(given, [dim_mask_key(key)]), key)
         if shape[-1] != self.given:
             self._refuse(f"key {key!r} has rows of {shape[-1]} numbers, and not of {self.given}")
         return (*shape[:-1], self.size)
@@ -94,7 +95,7 @@ class PadDimensions(_Padding):
         shapes = dict(given)
         for key in self.keys:
             shape = self._shape(given, key)
-            shapes = put(shapes, [key], {key: shape, dim_mask_key(key): shape})
+            shapes = put(shapes, [key, dim_mask_key(key)], {key: shape, dim_mask_key(key): shape})
         return shapes
 
     def _apply(self, sample: Sample) -> Sample:
@@ -102,7 +103,10 @@ class PadDimensions(_Padding):
             padded = self._outcome(sample, key)
             mask = torch.zeros(padded.shape, dtype=torch.bool, device=padded.device)
             mask[..., self.given :] = True
-            sample = put(sample, [key], {key: padded, dim_mask_key(key): mask})
+            if dim_mask_key(key) in sample:
+                mask[..., : self.given] = sample[dim_mask_key(key)]
+            masked = {key: padded, dim_mask_key(key): mask}
+            sample = put(sample, list(masked), masked)
         return sample
 
     def _outcome(self, sample: Sample, key: str) -> torch.Tensor:
@@ -116,7 +120,8 @@ class PadDimensions(_Padding):
 class CutDimensions(_Padding):
     """Cuts padded dimensions off, and their mask, if there is one; the inverse of `PadDimensions`.
 
-    A policy's outcome, which has no mask, is cut as well.
+    A policy's outcome, which has no mask, is cut as well. Which of the dimensions that are left
+    were padded before is not told behind it.
     """
 
     def inverse(self) -> PadDimensions:
@@ -124,8 +129,7 @@ class CutDimensions(_Padding):
         return PadDimensions(keys=self.keys, given=self.given, size=self.size)
 
     def _shape(self, given: Mapping[str, Shape], key: str) -> tuple[int, ...]:
-        unmasked = {name: shape for name, shape in given.items() if name != dim_mask_key(key)}
-        shape = self._rows_shape(unmasked, key)
+        shape = self._rows_shape(without(given, [dim_mask_key(key)]), key)
         if shape[-1] != self.size:
             self._refuse(f"key {key!r} has rows of {shape[-1]} numbers, and not of {self.size}")
         return (*shape[:-1], self.given)
@@ -141,8 +145,7 @@ class CutDimensions(_Padding):
         return value.clone(memory_format=torch.contiguous_format)
 
     def _without_masks(self, mapping: Mapping[str, Value]) -> dict[str, Value]:
-        masks = [dim_mask_key(key) for key in self.keys]
-        return {key: value for key, value in mapping.items() if key not in masks}
+        return without(mapping, [dim_mask_key(key) for key in self.keys])
 
 
 def check_dimensions(name: str, dimensions: Sequence[int]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
@@ -29,6 +29,7 @@ __all__ = [
     "put",
     "shapes_of",
     "step_masks",
+    "without",
 ]
 
 #: Of a tensor; None for texts and other objects.
@@ -97,6 +98,11 @@ def leads_of(given: Mapping[str, Shape]) -> dict[str, int]:
             if shape is not None and mask is not None and mask == shape[: len(mask)]:
                 leads.setdefault(key, len(mask))
     return leads
+
+
+def without(mapping: Mapping[str, Value], gone: Collection[str]) -> dict[str, Value]:
+    """Return a mapping without some keys."""
+    return {key: value for key, value in mapping.items() if key not in gone}
 
 
 def put(
@@ -265,7 +271,10 @@ class Transform(abc.ABC):
             if mask is not None and mask != shape[: len(mask)]:
                 self._refuse(f"key {key!r}, {list(shape)}, has a mask of the shape {list(mask)}")
         if dim_mask_key(key) in given:
-            self._refuse(f"the dimensions of key {key!r} are padded; pad them behind it")
+            self._refuse(
+                f"the dimensions of key {key!r} are padded; pad them behind it: PadDimensions does "
+                "so, and Concatenate of optional parts"
+            )
         return shape
 
     def _names(self, name: str, values: Sequence[str]) -> tuple[str, ...]:
