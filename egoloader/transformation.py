@@ -84,26 +84,27 @@ def _check_shapes(chain: Chain, maker: SampleMaker, fields: Sequence[Field]) -> 
 
 def _check_optional(chain: Chain, optional: Set[str]) -> None:
     """Refuse to join keys that an episode may lack to others, as if it could not."""
-    for one in _each(chain):
+    for where, one in _each(chain):
         made = {key for key, olds in one.origins.items() if not optional.isdisjoint(olds)}
         if isinstance(one, Concatenate):
-            for key in one.keys:
-                if key in optional and key not in one.optional:
-                    raise SettingsError(
-                        f"Concatenate: an episode may lack {key!r}, optional in the keymap, and "
-                        f"would then pad all of {one.whole!r}; list it as optional of the "
-                        "Concatenate, too, so that its dimensions alone are padded"
-                    )
+            unlisted = [key for key in one.keys if key in optional and key not in one.optional]
+            if unlisted:
+                raise SettingsError(
+                    f"{where}, Concatenate: an episode may lack {unlisted[0]!r}, optional in the "
+                    f"keymap, and would then pad all of {one.whole!r}; list it as optional of the "
+                    "Concatenate, too, so that its dimensions alone are padded"
+                )
             made = set()  # what is absent is told by a mask of dimensions from here on
         optional = (optional - set(one.origins)) | made
 
 
-def _each(chain: Chain) -> Iterator[Transform]:
-    for one in chain.transforms:
+def _each(chain: Chain, within: str = "") -> Iterator[tuple[str, Transform]]:
+    for place, one in enumerate(chain.transforms):
+        where = f"{within}transforms[{place}]"
         if isinstance(one, Chain):
-            yield from _each(one)
+            yield from _each(one, f"{where}, ")
         else:
-            yield one
+            yield where, one
 
 
 def _shape(field: Field) -> Shape:

@@ -213,7 +213,7 @@ def test_in_a_dataset_what_an_episode_has_counts_and_what_it_lacks_does_not(
 
     renamed = Rename(keys=["g"], to=["h"])
     joined = Concatenate(keys=["p", "h"], sizes=[3, 1], whole="a")
-    wanted = r"^embodiment 'human', .* Concatenate: an episode may lack 'h'.*; list it as optional"
+    wanted = r"^embodiment 'human', .* transforms\[1\], Concatenate: an episode may lack 'h'.* list"
     with pytest.raises(SettingsError, match=wanted):
         MultiDataset.from_folder(tmp_path, keymap, transforms=[Chain([renamed]), joined])
 
