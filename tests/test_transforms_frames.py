@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,17 +12,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from egoloader import KeyMap, MultiDataset, NormStats
 from egoloader.errors import SettingsError, TransformError
 from egoloader.transforms import (
     AbsoluteActions,
     AccumulatedActions,
+    Chain,
+    Concatenate,
     DeltaActions,
     FixedFrame,
     IntoFrame,
     PoseRotation,
     RelativeActions,
     RelativeToFirst,
+    Rename,
 )
+from tests.episodes import foreign_group, foreign_numbers, ramp
 from tests.transform_samples import EXTRINSIC
 from tests.turns import Matrix, frame, frames, leads, matrices, poses, seeds, some_poses
 
@@ -104,6 +110,26 @@ def test_relative_to_the_first_step_whose_pose_is_kept(lead: tuple[int, ...], se
     back = transform.inverse()(made)
     assert list(back) == ["a", "b"]
     check(back["a"], wanted)
+
+
+def test_the_first_step_is_no_data_of_its_own_behind_a_join(tmp_path: Path) -> None:
+    group = foreign_group(tmp_path / "a.zarr", 9)
+    foreign_numbers(group, "a", ramp(9, 3))
+    foreign_numbers(group, "b", ramp(9, 1))
+    window = {"key_type": "action_keys", "horizon": 3, "mask": True}
+    keymap = KeyMap.from_config(
+        {"a": {"zarr_key": "a", **window}, "b": {"zarr_key": "b", **window}}
+    )
+    chain = [
+        Chain([RelativeToFirst(keys=["a"], row=["xyz"]), Rename(keys=["a"], to=["c"])]),
+        Concatenate(keys=["c", "b"], sizes=[3, 1], whole="action"),
+    ]
+    data = MultiDataset.from_folder(tmp_path, keymap, transforms=chain)
+    assert data[4]["c_origin"].tolist() == ramp(9, 3)[4].tolist()
+    assert list(NormStats.compute(data)["human"]) == ["action"]
+    back = Chain(chain).inverse()(data[4])
+    assert back["a"].tolist() == ramp(9, 3)[4:7].tolist()
+    assert "c_origin" not in back
 
 
 def test_two_poses_of_a_row_are_each_relative_to_their_own_first() -> None:

@@ -17,6 +17,7 @@ from egoloader.sample import SampleMaker, SampleSettings
 from egoloader.stats.quantiles import EXACT_ROWS
 from egoloader.stats.transformed import Remainder, row_transforms, without_keys
 from egoloader.transforms import Resample
+from egoloader.transforms.origins import kept_origins
 from egoloader.transforms.transform import companions
 
 __all__ = ["View", "entry_dtype", "view_of"]
@@ -69,6 +70,7 @@ class View:
         if self.wanted is not None:
             return [key for key in tensors if key in self.wanted]
         beside = {name for key in tensors for name in companions(key)} | RESERVED_NAMES
+        beside |= kept_origins(self.settings.transforms)
         return [key for key in tensors if key not in beside and sample[key].is_floating_point()]
 
 

@@ -311,17 +311,18 @@ class Rename(_Fields):
 
     def _shapes(self, given: Mapping[str, Shape]) -> dict[str, Shape]:
         self._check_old(given)
-        moved = self._moved()
+        moved = self.moved
         old = [key for key in given if key in moved]
         self._check_new(given, old, [moved[key] for key in old])
         return {moved.get(key, key): shape for key, shape in given.items()}
 
     def _apply(self, sample: Sample) -> Sample:
-        moved = self._moved()
+        moved = self.moved
         return {moved.get(key, key): value for key, value in sample.items()}
 
-    def _moved(self) -> dict[str, str]:
-        """Return the new names of the keys and of what goes along with them."""
+    @property
+    def moved(self) -> dict[str, str]:
+        """The new names of the keys and of what goes along with them."""
         moved: dict[str, str] = {}
         for old, new in zip(self.keys, self.to, strict=True):
             moved |= dict(zip(companions(old), companions(new), strict=True))
