@@ -23,7 +23,8 @@ IntArray = npt.NDArray[np.int64]
 class ShapeCheck:
     """Checks transforms against what samples hold, once for each kind of samples.
 
-    What is no `Transform` declares no shapes, and is not checked, nor is what stands behind it.
+    What is no `Transform` declares no shapes, and is not checked. Nor is what stands behind it, but
+    as it is called, where masks alone tell steps from the axes of rows.
     """
 
     def __init__(self) -> None:
