@@ -17,15 +17,16 @@ from scipy.spatial.transform import Rotation
 from egoloader import ByteTokenizer, EpisodeWriter, TextCollate, ZarrEpisode, collate
 from egoloader.assembly import make_sample
 from egoloader.sample import SampleMaker, SampleSettings
-from egoloader.train.config import compose, make, sample_folder
+from egoloader.train.config import compose, config_dir, make, sample_folder
 from egoloader.train.policy import ActionChunkPolicy
 from egoloader.train.predictionpicture import Rollout, draw_predictions, roll_out
-from egoloader.train.recipe import fit
+from egoloader.train.recipe import _build, fit
 from tests.episodes import pictures
 from tests.test_readme import blocks, run
 from tests.test_train import ONE_STEP, quietly
 
 STEP = [*ONE_STEP, "augment=default"]
+RECIPES = sorted(path.stem for path in (config_dir() / "recipe").glob("*.yaml"))
 
 
 def train_and_load(folder: Path, *overrides: str) -> ActionChunkPolicy:
@@ -163,11 +164,39 @@ def write_both(folder: Path) -> None:
         )
 
 
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of episodes of people and of a robot."""
+    folder = tmp_path_factory.mktemp("both")
+    write_both(folder)
+    return folder
+
+
+@pytest.mark.parametrize("is_recipe_first", [True, False])
+@pytest.mark.parametrize(
+    "turned_off", [["norm=none"], ["augment=none"], ["norm=none", "augment=none"]]
+)
+@pytest.mark.parametrize("choice", RECIPES)
+def test_every_recipe_builds_with_parts_turned_off(
+    both: Path, tmp_path: Path, choice: str, turned_off: list[str], is_recipe_first: bool
+) -> None:
+    words = [f"recipe={choice}", *turned_off]
+    needed = {"cotraining": [f"data.folder={both}", "data.valid_ratio=0"]}.get(choice, [])
+    words = [*(words if is_recipe_first else words[::-1]), *needed]
+    small = ["model.width=16", "model.heads=2", "model.layers=1", "data.batch_size=2"]
+    data, policy = _build(compose([f"output_dir={tmp_path}", *small, *words]))
+    made = policy.preparation
+    assert (made.normalizer is None, made.images is None) == ("norm=none" in turned_off,) * 2
+    assert (made._augment is None) == ("augment=none" in turned_off)
+    for name, batch in next(iter(data.train_dataloader())).items():
+        for actions in policy(name, batch).values():
+            assert actions.isfinite().all()
+
+
 @quietly
 @pytest.mark.filterwarnings("ignore:Total length of `list` across ranks is zero")
-def test_people_and_a_robot_train_together_on_one_grid(tmp_path: Path) -> None:
-    write_both(tmp_path / "episodes")
-    recipe = ["recipe=cotraining", f"data.folder={tmp_path / 'episodes'}"]
+def test_people_and_a_robot_train_together_on_one_grid(both: Path, tmp_path: Path) -> None:
+    recipe = ["recipe=cotraining", f"data.folder={both}"]
     policy = train_and_load(tmp_path, *recipe, "data.valid_ratio=0")
     specs = policy.specs
     assert {name: spec.actions for name, spec in specs.items()} == {
@@ -179,7 +208,7 @@ def test_people_and_a_robot_train_together_on_one_grid(tmp_path: Path) -> None:
         "eva": {"state": 4 * 20},
     }
     for name, keys in (("human", ("action_ee_pose",)), ("eva", ("cmd_ee_pose", "cmd_gripper"))):
-        found = predictions(policy, tmp_path / "episodes" / f"{name}_1.zarr", *recipe)
+        found = predictions(policy, both / f"{name}_1.zarr", *recipe)
         assert set(found) == {f"{side}.{key}" for side in ("left", "right") for key in keys}
         for key, rollout in found.items():
             assert rollout.predicted.shape == (3, 16, 1 if "gripper" in key else 7)
