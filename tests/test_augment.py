@@ -28,6 +28,7 @@ from egoloader.errors import MissingExtraError, SettingsError
 from egoloader.train.config import make
 from tests.augment_images import scenes, some_seeds
 from tests.conftest import REPO
+from tests.dtypes import default_dtype
 
 JITTER = ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
 MOVES = [Affine(degrees=20, translate=0.1, scale=[0.8, 1.2], p=0.7), ResizedCrop(p=0.6)]
@@ -273,6 +274,17 @@ def test_autocast_does_not_reach_it() -> None:
         cast = ALL({"front": images}, seeds)["front"]
     assert cast.dtype == torch.float32
     assert torch.equal(cast, plain)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("step", [JITTER, *MOVES, *OTHERS, Erasing(value=0.3)], ids=str)
+def test_the_default_dtype_does_not_reach_it(step: Any, dtype: torch.dtype) -> None:
+    augment, images, seeds = ImageAugment([step]), bytes_of(scenes(6, SIZE)), some_seeds(6)
+    wanted = augment({"front": images}, seeds)["front"]
+    with default_dtype(dtype):
+        made = augment({"front": images}, seeds)["front"]
+    assert made.dtype == torch.float32
+    assert torch.equal(made, wanted)
 
 
 def test_no_gradient_passes() -> None:

@@ -70,6 +70,13 @@ def test_the_samples_recipe_predicts_as_it_was_recorded(tmp_path: Path) -> None:
     assert (tmp_path / "predictions.png").stat().st_size > 10_000
 
 
+@quietly
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
+def test_a_trainer_of_any_precision(tmp_path: Path, precision: str) -> None:
+    policy = train_and_load(tmp_path, "recipe=samples", f"trainer.precision={precision}")
+    assert all(weights.isfinite().all() for weights in policy.parameters())
+
+
 ROBOT = """
 import sys
 import torch

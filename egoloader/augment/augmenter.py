@@ -195,7 +195,9 @@ def _moved(
 ) -> torch.Tensor:
     """Return frames whose pixels have moved in all of the steps, sampled once."""
     height, width = frames.shape[-2:]
-    same_place = torch.eye(2, 3, device=frames.device).expand(len(frames), -1, -1)
+    # Whatever the default dtype is, which trainers set to that of the weights.
+    eye = torch.eye(2, 3, dtype=torch.float32, device=frames.device)
+    same_place = eye.expand(len(frames), -1, -1)
     sources = same_place
     is_on = torch.zeros(len(frames), dtype=torch.bool, device=frames.device)
     padding = "border"

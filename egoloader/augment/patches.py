@@ -87,7 +87,7 @@ class Erasing(FrameStep):
         down = _covered(height, (area * ratio).sqrt(), draws[:, 2])
         across = _covered(width, (area / ratio).sqrt(), draws[:, 3])
         is_covered = down[:, None, :, None] & across[:, None, None, :]
-        gray = self.value * (frames.amax((1, 2, 3), keepdim=True) > 0)
+        gray = self.value * (frames.amax((1, 2, 3), keepdim=True) > 0).to(frames.dtype)
         return torch.where(is_covered, gray, frames)
 
 
