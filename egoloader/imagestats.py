@@ -12,7 +12,7 @@ import torch
 
 from egoloader.errors import SettingsError, TransformError
 
-__all__ = ["ImageStats", "normalize_images"]
+__all__ = ["ImageStats", "check_bits", "normalize_images"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +58,43 @@ def normalize_images(images: torch.Tensor, stats: ImageStats) -> torch.Tensor:
     out the same, bit for bit. The device is not waited for, once it has the statistics.
 
     Args:
-        images: (…, C, H, W), uint8 in 0…255 or float32 in 0…1, as datasets hand them out.
+        images: (…, C, H, W), uint8 in 0…255 or float32 in 0…1, as datasets hand them out, or
+            float64, as a trainer of that precision makes of the latter.
         stats: of C channels.
 
     Raises:
         TransformError: images of another dtype, or of other channels.
     """
-    if images.dtype not in (torch.uint8, torch.float32):
-        raise TransformError(f"images are uint8 or float32, got {images.dtype}")
+    check_bits("images", images)
     if images.ndim < 3 or images.shape[-3] != len(stats.mean):
         raise TransformError(
             f"images are (…, {len(stats.mean)}, H, W), got the shape {list(images.shape)}"
         )
     mean, std = _constants(stats, images.device)
-    shares = images / 255 if images.dtype == torch.uint8 else images
+    # Ahead of the division, as that of whole numbers makes floats of the default dtype.
+    shares = images.float()
+    if images.dtype == torch.uint8:
+        shares.div_(255)
     return (shares - mean) / std
+
+
+def check_bits(name: str, images: torch.Tensor) -> None:
+    """Refuse images of a dtype that can't hold the 256 values of a byte as shares of white.
+
+    Args:
+        name: what they are, for the error.
+        images: of any shape.
+
+    Raises:
+        TransformError: images of another dtype than uint8, float32 and float64.
+    """
+    if images.dtype in (torch.float16, torch.bfloat16):
+        raise TransformError(
+            f"{name} are uint8 or float32, got {images.dtype}, which rounds them; where a trainer "
+            'of few bits makes that of float32, take image_dtype="uint8", which it leaves as it is'
+        )
+    if images.dtype not in (torch.uint8, torch.float32, torch.float64):
+        raise TransformError(f"{name} are uint8 or float32, got {images.dtype}")
 
 
 @functools.lru_cache(maxsize=64)

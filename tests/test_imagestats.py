@@ -10,6 +10,7 @@ import torch
 
 from egoloader.errors import SettingsError, TransformError
 from egoloader.imagestats import ImageStats, normalize_images
+from tests.dtypes import default_dtype
 
 SHARES = ImageStats(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), scale=1.0)
 BYTES = ImageStats(mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375), scale=255.0)
@@ -34,6 +35,14 @@ def test_both_dtypes_are_the_same_bit_for_bit(stats: ImageStats) -> None:
     np.testing.assert_allclose(made, (exact - mean) / std, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_trainers_dtype_changes_nothing(dtype: torch.dtype) -> None:
+    wanted, shares = normalize_images(ALL, SHARES), ALL / 255
+    with default_dtype(dtype):
+        found = [normalize_images(images, SHARES) for images in (ALL, shares, shares.double())]
+    assert all(one.dtype == torch.float32 and torch.equal(one, wanted) for one in found)
+
+
 def test_any_leading_axes() -> None:
     stacked = ALL.expand(2, 4, 3, 16, 16)
     assert torch.equal(normalize_images(stacked, SHARES)[1, 3], normalize_images(ALL[0], SHARES))
@@ -42,7 +51,12 @@ def test_any_leading_axes() -> None:
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (ALL.double(), "uint8 or float32, got torch.float64"),
+        (ALL.short(), "uint8 or float32, got torch.int16"),
+        (
+            ALL.bfloat16() / 255,
+            r"torch\.bfloat16, which rounds them; .* take image_dtype=\"uint8\"",
+        ),
+        (ALL.half() / 255, "torch.float16, which rounds them"),
         (ALL.movedim(1, -1), r"\(…, 3, H, W\), got the shape \[1, 16, 16, 3\]"),
         (ALL[0, 0], "got the shape"),
     ],

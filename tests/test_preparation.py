@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from egoloader.augment import ColorJitter, ImageAugment
-from egoloader.errors import SettingsError
+from egoloader.errors import SettingsError, TransformError
 from egoloader.imagestats import ImageStats
 from egoloader.normalizer import Normalizer
 from egoloader.stats import KeyStats, NormStats
@@ -106,6 +106,16 @@ def test_images_in_a_list_are_refused() -> None:
     batch["front"] = list(batch["front"])
     with pytest.raises(SettingsError, match=r"'front' comes as a list.*set `size`"):
         Preparation({"arm": SPEC}, None, None, None)("arm", batch)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_images_of_few_bits_are_refused_in_training_too(is_training: bool) -> None:
+    batch = make_batch()
+    batch["front"] = (batch["front"] / 255).bfloat16()
+    augment = ImageAugment((ColorJitter(brightness=0.5),))
+    prepare = Preparation({"arm": SPEC}, None, IMAGES, augment).train(is_training)
+    with pytest.raises(TransformError, match=r"of camera 'front' are .*bfloat16, which rounds"):
+        prepare("arm", batch)
 
 
 @pytest.mark.parametrize("numbers", [None, normalizer()])

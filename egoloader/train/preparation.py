@@ -10,7 +10,7 @@ from torch import nn
 
 from egoloader.augment import ImageAugment, absent_frames
 from egoloader.errors import SettingsError, near_miss
-from egoloader.imagestats import ImageStats, normalize_images
+from egoloader.imagestats import ImageStats, check_bits, normalize_images
 from egoloader.normalizer import NormalizedBatch, Normalizer
 from egoloader.train.spec import SampleSpec
 
@@ -65,11 +65,13 @@ class Preparation(nn.Module):
 
         Args:
             embodiment: whose batch it is.
-            batch: of samples as a dataset hands them out; images uint8 in 0…255, or float in 0…1.
+            batch: of samples as a dataset hands them out; images uint8 in 0…255, or float32 or
+                float64 in 0…1.
 
         Raises:
             SettingsError: it was prepared before, lacks what the network takes, or has images in a
                 list.
+            TransformError: images of another dtype.
         """
         spec = self._specs.get(embodiment)
         if spec is None:
@@ -130,3 +132,4 @@ def _check(batch: Batch, spec: SampleSpec, more: Sequence[str]) -> None:
                 f"camera {key!r} comes as a {type(batch[key]).__name__}, and the policy takes one "
                 "tensor: of cameras of several sizes set `size` in the keymap"
             )
+        check_bits(f"images of camera {key!r}", batch[key])
