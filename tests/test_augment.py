@@ -117,6 +117,46 @@ def test_frames_of_a_camera_are_changed_alike(step: Any) -> None:
     )
 
 
+def test_shared_draws_are_those_of_the_last_camera_in_a_row() -> None:
+    images, seeds = scenes(6, SIZE), some_seeds(6)
+    shared = {"before": "front_hist", "long_before": "before", "other": "front_mem", "x_mem": "y"}
+    augment = ImageAugment(MOVES, shared=shared)
+    keys = ("front", "before", "long_before", "other", "x", "x_mem", "y", "y_hist")
+    made = augment(dict.fromkeys(keys, images), seeds)
+    for key in ("before", "long_before", "other"):
+        assert torch.equal(made[key], made["front"])
+    assert torch.equal(made["x_mem"], made["y"])
+    assert not torch.equal(made["x_mem"], made["x"])
+
+
+@pytest.mark.parametrize(
+    ("shared", "circle"),
+    [
+        ({"x": "a", "a": "b", "b": "a"}, "'a' → 'b' → 'a'"),
+        ({"front": "front_hist"}, "'front' → 'front_hist' → 'front'"),
+    ],
+)
+def test_shared_draws_in_a_circle_are_refused(shared: dict[str, str], circle: str) -> None:
+    with pytest.raises(SettingsError, match=f"in a circle: {circle}; leave one out"):
+        ImageAugment([JITTER], shared=shared)
+
+
+@pytest.mark.parametrize("shared", [{"pats": "front"}, {"past": "fornt"}])
+def test_shared_names_are_those_of_cameras(shared: dict[str, str]) -> None:
+    cameras = ["past", "front", "wrist"]
+    ImageAugment([JITTER], shared={"past": "front"}).check_cameras(cameras)
+    with pytest.raises(SettingsError, match=r"shared names '(pats|fornt)', .*'(past|front)'"):
+        ImageAugment([JITTER], shared=shared).check_cameras(cameras)
+
+
+def test_a_batch_has_the_camera_whose_draws_are_shared() -> None:
+    augment = ImageAugment([JITTER], shared={"past": "front"})
+    batch = {"past": scenes(2, SIZE), "frnt": scenes(2, SIZE), "sample_seed": some_seeds(2)}
+    assert "frnt" in augment.augment_batch(batch, ["frnt"])
+    with pytest.raises(SettingsError, match=r"shared names 'front', .* did you mean 'frnt'"):
+        augment.augment_batch(batch, ["past"])
+
+
 def test_cameras_and_samples_have_their_own_draws() -> None:
     images = scenes(1, SIZE).repeat(50, 1, 1, 1)
     seeds = torch.arange(50)

@@ -139,6 +139,14 @@ def test_an_embodiment_that_is_not_known() -> None:
         Preparation({"arm": SPEC}, None, None, None)("leg", make_batch())
 
 
+def test_cameras_that_share_draws_are_those_of_any_embodiment() -> None:
+    jitter = ColorJitter(brightness=0.5)
+    specs = {"arm": SPEC, "hand": dataclasses.replace(SPEC, cameras={"palm": 1, "before": 1})}
+    Preparation(specs, None, None, ImageAugment((jitter,), shared={"before": "palm"}))
+    with pytest.raises(SettingsError, match=r"'plam', and there is no such camera; .*'palm'"):
+        Preparation(specs, None, None, ImageAugment((jitter,), shared={"before": "plam"}))
+
+
 def test_what_augments_must_be_an_image_augment() -> None:
     wrong: Any = ColorJitter(brightness=0.5)
     with pytest.raises(SettingsError, match="augment must be an ImageAugment"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ class ImageAugment:
 
     Every camera has draws of its own. All frames of a window have the same, and so have
     `<camera>_hist` and `<camera>_mem`, the camera's past; `shared` names other keys of this kind.
+    A camera that it names may share another one's draws itself.
 
     Steps in a row that change where pixels come from sample the image once. A frame that is all
     zero, as of an absent camera, stays exactly zero. Nothing waits for the device, and no gradient
@@ -49,7 +50,8 @@ class ImageAugment:
         shared: {key: camera}, keys whose draws are those of another camera's.
 
     Raises:
-        SettingsError: something else than steps, or none.
+        SettingsError: something else than steps, or none; or keys that share each other's draws in
+            a circle.
     """
 
     steps: tuple[Step, ...]
@@ -72,6 +74,21 @@ class ImageAugment:
             )
         object.__setattr__(self, "steps", tuple(steps))
         object.__setattr__(self, "shared", dict(shared))
+        for key in shared:
+            self._camera(key)
+
+    def check_cameras(self, cameras: Collection[str]) -> None:
+        """Refuse a name in `shared` that is none of the cameras, which would share nothing.
+
+        Args:
+            cameras: keys of all images that there are, of all embodiments.
+
+        Raises:
+            SettingsError: there is one; names the near miss.
+        """
+        for pair in (self.shared or {}).items():
+            for name in pair:
+                _check_shared(name, cameras)
 
     def __call__(self, images: Images, sample_seed: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return images changed, in new memory.
@@ -109,16 +126,32 @@ class ImageAugment:
             cameras: keys of it.
 
         Raises:
-            SettingsError: a key is not there (names the near miss), or see `__call__`.
+            SettingsError: a key is not there, or the one whose draws it shares (names the near
+                miss); or see `__call__`.
         """
         for key in ("sample_seed", *cameras):
             if key not in batch:
                 raise SettingsError(f"the batch has no key {key!r}; {near_miss(key, batch)}")
+            if self.shared and key in self.shared:
+                _check_shared(self.shared[key], batch)
         images = {key: batch[key] for key in cameras}
         return {**batch, **self(images, batch["sample_seed"])}
 
     def _camera(self, key: str) -> str:
-        """Return the camera whose draws a key has."""
+        """Return the camera whose draws a key has, and that has none of another's."""
+        passed = [key]
+        while (camera := self._next(passed[-1])) not in passed:
+            passed.append(camera)
+        if camera != passed[-1]:
+            circle = " → ".join(map(repr, [*passed[passed.index(camera) :], camera]))
+            raise SettingsError(
+                f"ImageAugment: shared goes in a circle: {circle}; leave one out (<camera>_hist "
+                "and <camera>_mem share the camera's draws anyway)"
+            )
+        return camera
+
+    def _next(self, key: str) -> str:
+        """Return the camera that a key names as the one whose draws it has, else the key."""
         if self.shared and key in self.shared:
             return self.shared[key]
         end = next((end for end in _PAST if key.endswith(end)), "")
@@ -212,6 +245,14 @@ def _moved(
     if any(step.p == 1 for step in steps):
         return made
     return torch.where(is_on[:, None, None, None], made, frames)
+
+
+def _check_shared(name: str, cameras: Collection[str]) -> None:
+    if name not in cameras:
+        raise SettingsError(
+            f"ImageAugment: shared names {name!r}, and there is no such camera; "
+            f"{near_miss(name, cameras)}"
+        )
 
 
 def _check_seeds(sample_seed: torch.Tensor) -> None:

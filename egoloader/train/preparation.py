@@ -35,6 +35,9 @@ class Preparation(nn.Module):
         normalizer: of numbers (or its plain form); None leaves them as they are.
         images: what images are normalised by (or its plain form); None leaves them in 0…1.
         augment: changes images in training; None doesn't.
+
+    Raises:
+        SettingsError: `augment` is none, or shares draws of what is no camera.
     """
 
     def __init__(
@@ -52,6 +55,8 @@ class Preparation(nn.Module):
         self._specs, self._augment = dict(specs), augment
         if augment is not None and not isinstance(augment, ImageAugment):
             raise SettingsError(f"augment must be an ImageAugment, got {augment!r}")
+        if augment is not None:
+            augment.check_cameras({key for spec in specs.values() for key in spec.cameras})
 
     def to_plain(self) -> dict[str, Any]:
         """Return what a robot needs of it, in plain values: not how images are augmented."""
