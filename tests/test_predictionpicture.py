@@ -63,6 +63,36 @@ def test_a_rollout_holds_what_is_recorded_and_predicted(source: MultiDataset) ->
     assert np.allclose(made["action"].error, 0.5)
 
 
+def test_times_are_those_of_the_recording(tmp_path: Path) -> None:
+    # Frames 0.1 s apart, then 0.3 s.
+    gaps = np.where(np.arange(TOTAL) < 6, 0.1, 0.3)
+    stamps = 5.0 + np.cumsum(gaps)
+    numbers = {"state": ramp(TOTAL, 2), "action": ramp(TOTAL, 3), "timestamp": stamps}
+    EpisodeWriter.write(tmp_path / "a.zarr", numeric=numbers, fps=10, embodiment="arm")
+    action = {"zarr_key": "action", "key_type": "action_keys", "mask": True}
+    keymap = KeyMap.from_config(
+        {
+            "state": {"zarr_key": "state", "key_type": "proprio_keys"},
+            "counted": {**action, "horizon": 4},
+            "late": {**action, "horizon": 4, "latency_s": 0.2},
+            "timed": {**action, "rate_hz": 5, "horizon_s": 0.8},
+            "spread": {**action, "offsets_s": [-0.2, 0.3]},
+        }
+    )
+    counted = KeyMap({"state": keymap["state"], "counted": keymap["counted"]})
+    for one in (counted, keymap):
+        source = MultiDataset.from_folder(tmp_path, one)
+        policy = Oracle(describe({"arm": source}), width=8, heads=2, layers=1).eval()
+        made = roll_out(policy, maker_of(source), [4, 10])
+        beyond = stamps[-1] + np.array([0.1, 0.2])  # padded, at the fps of the episode
+        wanted = np.stack([stamps[4:8], [*stamps[10:12], *beyond]])
+        assert np.allclose(made["counted"].times, wanted, atol=1e-12)
+    assert np.allclose(made["late"].times, wanted, atol=1e-12)
+    grid = stamps[[4, 10], None] + np.arange(4) / 5
+    assert np.allclose(made["timed"].times, grid, atol=1e-12)
+    assert np.allclose(made["spread"].times[0], stamps[[2, 7]], atol=1e-12)
+
+
 def test_padded_steps_are_no_error() -> None:
     recorded = np.array([[[1.0], [np.nan]], [[3.0], [np.nan]]])
     predicted = np.array([[[2.0], [99.0]], [[6.0], [99.0]]])

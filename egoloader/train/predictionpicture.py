@@ -12,16 +12,20 @@ import torch
 
 from egoloader.assembly import make_batch
 from egoloader.collation import collate
+from egoloader.episode import TIMESTAMP, ZarrEpisode
 from egoloader.errors import SettingsError, require_extra
 from egoloader.frameindex import marks_of
+from egoloader.keymap import KeySpec
 from egoloader.sample import SampleMaker
 from egoloader.train.policy import ActionChunkPolicy
 from egoloader.transforms.transform import mask_key
+from egoloader.windows import entry_moments
 
 __all__ = ["Rollout", "draw_predictions", "roll_out"]
 
 Collate = Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 _RECORDED, _PREDICTED, _MAX_DIMS = "#222222", "#d9730d", 8
 
 
@@ -29,7 +33,7 @@ class Rollout(NamedTuple):
     """One action along an episode, as recorded and as predicted, in the recording's units.
 
     Attributes:
-        times: (B, n), seconds, of the episode's `timestamp`.
+        times: (B, n), seconds, of the episode's `timestamp`; behind its last frame at its fps.
         recorded: (B, n, D), NaN where a step is padded.
         predicted: (B, n, D).
     """
@@ -77,9 +81,9 @@ def roll_out(
         key: value.to(policy.device) if isinstance(value, torch.Tensor) else value
         for key, value in batch.items()
     }
-    now = batch["timestamp"].numpy()
+    recorded = _frame_times(maker.episode)
     return {
-        key: _rollout(batch, key, chunk.cpu(), now[:, None] + maker.step_times(key))
+        key: _rollout(batch, key, chunk.cpu(), _times(maker.keymap[key], maker.fps, recorded, at))
         for key, chunk in policy.predict(maker.embodiment, moved).items()
     }
 
@@ -120,6 +124,24 @@ def draw_predictions(rollouts: Mapping[str, Rollout], title: str, path: Path) ->
     axes[-1].set_xlabel("seconds; each chunk begins at a dot")
     figure.suptitle(title)
     figure.savefig(path, dpi=110)
+
+
+def _frame_times(episode: ZarrEpisode) -> FloatArray:
+    """Return when an episode's frames were recorded: (T,), in seconds."""
+    if not episode.has(TIMESTAMP):
+        return np.asarray(np.arange(episode.total_frames) / episode.fps)
+    (stored,) = episode.read({TIMESTAMP: [(0, episode.total_frames)]})[TIMESTAMP]
+    return np.asarray(stored).reshape(-1).astype(np.float64)
+
+
+def _times(spec: KeySpec, fps: float, recorded: FloatArray, frames: IntArray) -> FloatArray:
+    """Return when the steps of a window are meant to be at B frames: (B, n), in seconds."""
+    moments = entry_moments(spec, fps)
+    asked = frames[:, None] + moments.frames
+    inside = np.clip(asked, 0, len(recorded) - 1)
+    # What a latency makes to be read later is of that time.
+    later = moments.seconds - (spec.latency_s or 0.0)
+    return np.asarray(recorded[inside] + (asked - inside) / fps + later)
 
 
 def _rollout(
