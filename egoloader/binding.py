@@ -193,7 +193,8 @@ def _interpolation_problem(spec: KeySpec, layout: ArrayLayout) -> str:
         if spec.row is not None:
             return f"its rows are {shape}, and row {list(spec.row)} is {row_of(spec.row).size} long"
         return (
-            f"its rows are {shape}, which are no poses (7 numbers, xyz and a wxyz quaternion) nor "
-            "wxyz quaternions (4); list their parts with row, as in [xyz, quaternion_wxyz, 1]"
+            f"slerp takes rows of rotations, and its are {shape}, which are no poses (7 numbers, "
+            "xyz and a wxyz quaternion) nor wxyz quaternions (4); list their parts with row, as in "
+            "[xyz, quaternion_wxyz, 1]"
         )
     return ""

@@ -57,8 +57,8 @@ def human_keymap(
         horizon_s: of the action chunks, with `rate_hz`, in the place of `horizon`.
         proprio_history_s: of the proprio history, with `rate_hz`, in the place of
             `proprio_history`.
-        interpolation: what such steps are between two frames, see `KeySpec`; with `slerp`, poses
-            turn, and all else is linear.
+        interpolation: what such steps are between two frames, see `KeySpec`; with `linear` or
+            `slerp`, poses turn on the shorter way, and all else is linear.
         image_history_gap_s: adds `<front key>_hist`, the front camera that many seconds ago.
         image_memory: adds `<front key>_mem`, the front camera at that many steps, oldest first and
             now included, and `<front key>_mem_is_pad`.
@@ -197,7 +197,8 @@ def state_action_keymap(
         rate_hz: see `human_keymap`.
         horizon_s: see `human_keymap`.
         proprio_history_s: see `human_keymap`.
-        interpolation: of all states and actions, see `KeySpec`; with `slerp`, all must be poses or
+        interpolation: of all states and actions, see `KeySpec`; with `linear`, those called
+            `pose` or `…_pose` turn on the shorter way; with `slerp`, all must be poses or
             quaternions.
         image_history_gap_s: see `human_keymap`.
         image_memory: see `human_keymap`.
@@ -281,9 +282,16 @@ def _on_grid(
     if seconds is None:
         return {}
     between = options.interpolation
-    if between == "slerp" and options.has_poses and not array.endswith("_pose"):
+    if between == "linear" and _is_pose(array):
+        between = "slerp"  # between the numbers of two quaternions there is no rotation
+    elif between == "slerp" and options.has_poses and not _is_pose(array):
         between = "linear"
     return {f"{window}_s": seconds, "rate_hz": options.rate_hz, "interpolation": between}
+
+
+def _is_pose(array: str) -> bool:
+    """Return whether an array is called `pose`, or `…_pose`."""
+    return array.replace(".", "_").split("_")[-1] == "pose"
 
 
 def _camera_entries(cameras: Mapping[str, str], options: BuilderOptions) -> dict[str, KeySpec]:

@@ -69,7 +69,9 @@ class KeySpec:
         latency_s: seconds by which the array is late: it is read that much after each step of the
             window, before it where negative. 0 is none.
         interpolation: what a step between two frames is: `nearest`, `linear`, or `slerp`, which is
-            linear but for rotations; of numbers that leave as floating point ones.
+            linear but for rotations; of numbers that leave as floating point ones. `linear` takes
+            each number on its own: between a quaternion and another, or its negative, which is the
+            same rotation, it makes what is none.
         row: with `slerp`, the parts of a row, see `egoloader.row`; where it is left out, rows are
             poses (7 numbers: xyz and a wxyz quaternion) or wxyz quaternions (4).
         mask: also emit `<key>_is_pad`, bool, one a step, true where the step is clamped or padded.

@@ -38,7 +38,7 @@ class BuilderOptions:
     annotation_text: TextSource
     masks: bool
     norm_mode: bool
-    has_poses: bool = True  # whether the arrays called `…_pose` are those with rotations
+    has_poses: bool = True  # whether only the arrays called `…_pose` have rotations
 
     def __post_init__(self) -> None:
         self._check_given()

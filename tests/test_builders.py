@@ -5,11 +5,21 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from egoloader import KeyMap, KeySpec, eva_keymap, human_keymap, state_action_keymap
+from egoloader import (
+    EpisodeWriter,
+    KeyMap,
+    KeySpec,
+    ZarrDataset,
+    eva_keymap,
+    human_keymap,
+    state_action_keymap,
+)
 from egoloader.errors import KeyMapError
 
 FRONT = "observations.images.front_img_1"
@@ -295,25 +305,52 @@ def test_one_of_two_windows_may_be_in_seconds() -> None:
     assert keymap["s"] == proprio("s", 1, stride_s=0.1)
 
 
+@pytest.mark.parametrize("between", ["linear", "slerp"])
 @pytest.mark.parametrize(
-    ("keymap", "turning"),
+    ("build", "mode", "turning"),
     [
-        (human_keymap("keypoints", interpolation="slerp", **GRID), "_wrist_pose"),
-        (human_keymap("cartesian", interpolation="slerp", **GRID), "_ee_pose"),
-        (eva_keymap("cartesian", interpolation="slerp", **GRID), "_ee_pose"),
-        (eva_keymap("joints", interpolation="slerp", **GRID), "none of them"),
+        (human_keymap, "keypoints", "_wrist_pose"),
+        (human_keymap, "cartesian", "_ee_pose"),
+        (eva_keymap, "cartesian", "_ee_pose"),
+        (eva_keymap, "joints", "none of them"),
     ],
 )
-def test_poses_turn_and_all_else_is_linear(keymap: KeyMap, turning: str) -> None:
+def test_poses_turn_and_all_else_is_linear(
+    build: Callable[..., KeyMap], mode: str, turning: str, between: str
+) -> None:
+    keymap = build(mode, interpolation=between, **GRID)
     timed = {key: spec.interpolation for key, spec in keymap.items() if spec.rate_hz}
     assert timed == {key: "slerp" if key.endswith(turning) else "linear" for key in timed}
     assert len(timed) in (4, 8)
 
 
-def test_interpolation_is_that_of_all_of_an_episodes_own_arrays() -> None:
-    for between in ("nearest", "linear", "slerp"):
-        keymap = state_action_keymap("s", "a_pose", interpolation=between, **GRID)
-        assert {spec.interpolation for spec in keymap.values()} == {between}
+@pytest.mark.parametrize(("between", "of_poses"), [("nearest",) * 2, ("linear", "slerp")])
+def test_an_episodes_own_poses_are_known_by_name(between: Any, of_poses: str) -> None:
+    poses, others = ["a_pose", "pose", "left.pose"], ["s", "a_pose_error", "repose"]
+    keymap = state_action_keymap(others, poses, interpolation=between, **GRID)
+    found = {key: spec.interpolation for key, spec in keymap.items()}
+    assert found == dict.fromkeys(others, between) | dict.fromkeys(poses, of_poses)
+
+
+def test_all_of_an_episodes_own_arrays_turn_where_asked_for() -> None:
+    keymap = state_action_keymap("s", "a_pose", interpolation="slerp", **GRID)
+    assert {spec.interpolation for spec in keymap.values()} == {"slerp"}
+
+
+def test_between_a_quaternion_and_its_negative_there_is_the_same_rotation(tmp_path: Path) -> None:
+    poses = np.tile(np.array([0, 0, 0, 0.6, 0.8, 0, 0], np.float32), (20, 1))
+    poses[:, 0] = np.arange(20)
+    poses[1::2, 3:] *= -1
+    arrays = dict.fromkeys(("left.obs_ee_pose", "right.obs_ee_pose", "obs_head_pose"), poses)
+    path = tmp_path / "one.zarr"
+    EpisodeWriter.write(path, numeric=arrays, fps=10, embodiment="human")
+    options: dict[str, Any] = {"interpolation": "linear", "rate_hz": 20, "horizon_s": 0.3}
+    own = state_action_keymap((), "left.obs_ee_pose", **options)
+    human = human_keymap("cartesian", norm_mode=True, **options)
+    for keymap, key in ((own, "left.obs_ee_pose"), (human, "left.action_ee_pose")):
+        made = ZarrDataset(path, keymap)[4][key].numpy()
+        assert np.allclose(made[:, 0], 4 + np.arange(6) / 2)
+        assert np.allclose(np.abs(made[:, 3:]), np.abs(poses[0, 3:]), atol=1e-6)
 
 
 @pytest.mark.parametrize(
