@@ -25,7 +25,8 @@ class ImageStats:
         scale: what white is in them: 1.0, as in 0.485, or 255.0, as in 123.7.
 
     Raises:
-        SettingsError: they can't be meant, such as a mean of 123.7 where white is 1.
+        SettingsError: they can't be meant, such as a mean of 123.7 where white is 1, or one of
+            0.485 where it is 255.
     """
 
     mean: tuple[float, ...]
@@ -45,6 +46,11 @@ class ImageStats:
                     f"channel {place}: mean {mean} and std {std} are not within 0 to {self.scale}, "
                     "which is what white is; is the scale another?"
                 )
+        if max(*self.mean, *self.std) < 1 < self.scale:
+            raise SettingsError(
+                f"mean {list(self.mean)} and std {list(self.std)} are all below 1, and white is "
+                f"{self.scale}; of shares of white, the scale is 1.0"
+            )
 
     def to_plain(self) -> dict[str, Any]:
         """Return it as plain Python values, which JSON and checkpoints take."""

@@ -72,6 +72,7 @@ def test_other_images_are_refused(images: torch.Tensor, message: str) -> None:
         ({"scale": 0}, "scale must be"),
         ({"scale": "255"}, "scale must be"),
         ({"mean": (123.7,) * 3}, "is the scale another"),
+        ({"scale": 255.0}, r"all below 1, and white is 255\.0; .* scale is 1\.0"),
         ({"std": (0.0,) * 3}, "channel 0: .*std 0.0"),
         ({"std": (0.2, 0.2)}, "3 means and 2 stds"),
         ({"mean": 0.5}, "mean must list"),
@@ -82,6 +83,11 @@ def test_what_cannot_be_meant_is_refused(change: dict[str, Any], message: str) -
     options = {"mean": (0.5,) * 3, "std": (0.2,) * 3, "scale": 1.0}
     with pytest.raises(SettingsError, match=message):
         ImageStats(**(options | change))
+
+
+def test_bytes_may_stay_as_they_are() -> None:
+    made = normalize_images(ALL, ImageStats((0.0,) * 3, (1.0,) * 3, 255.0))
+    torch.testing.assert_close(made, ALL.float())
 
 
 def test_plain_values_make_them_again() -> None:
