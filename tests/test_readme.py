@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from bench.result import load
 from egoloader import EpisodeDataModule, KeyMap, MultiDataset, ZarrDataset, ZarrEpisode
 from egoloader.train.config import compose, make
 from tests.conftest import REPO
@@ -34,6 +36,38 @@ def commands(verb: str) -> list[list[str]]:
 def run(block: str, **names: Any) -> dict[str, Any]:
     exec(compile(block, "README.md", "exec"), names)
     return names
+
+
+def measured(node: Any) -> Iterator[tuple[float, float, float]]:
+    """Yield every median, with its 10th and 90th percentile, of a result."""
+    if isinstance(node, dict) and {"median", "p10", "p90"} <= node.keys():
+        yield node["median"], node["p10"], node["p90"]
+    for child in node.values() if isinstance(node, dict) else node:
+        if isinstance(child, dict | list):
+            yield from measured(child)
+
+
+def is_written(number: float, text: str) -> bool:
+    """Return whether a text is a number, rounded to as many decimals as it has."""
+    return f"{number:.{len(text.partition('.')[2])}f}" == text
+
+
+def test_what_it_costs_is_what_was_measured() -> None:
+    results = [load(path) for path in (REPO / "bench" / "results").glob("*.json")]
+    known = [spread for result in results for spread in measured(result)]
+    written = re.findall(r"([\d.]+) \(([\d.]+)\u2013([\d.]+)\)", TEXT)
+    assert len(written) > 15
+    for texts in written:
+        assert any(all(map(is_written, spread, texts)) for spread in known), texts
+
+
+def test_the_factors_of_augmentation_are_those_measured() -> None:
+    targets = load(REPO / "bench" / "results" / "augment.json")["targets"]
+    (sentence,) = re.findall(r"kornia takes .*? shift and scale\.", TEXT, re.DOTALL)
+    factors = re.findall(r"\d+\.\d+", sentence)
+    assert len(factors) == len(targets) == 3
+    for target, factor in zip(targets, factors, strict=True):
+        assert is_written(target["figure"]["median"], factor), target["what"]
 
 
 def test_loading_samples(monkeypatch: pytest.MonkeyPatch) -> None:
