@@ -188,6 +188,48 @@ def test_an_option_below_null_says_the_dict_form() -> None:
 
 
 @pytest.mark.parametrize(
+    ("recipe", "name", "value", "message"),
+    [
+        (
+            "samples",
+            "norm.numbers.skip",
+            "[is_open]",
+            "a list can't .*, which holds options by name",
+        ),
+        ("samples", "data.transforms", "{sawyer: []}", "options by name can't .* holds a list"),
+        ("cotraining", "data.transforms", "[]", "a list can't .*, which holds options by name"),
+    ],
+)
+def test_another_kind_of_value_replaces_null(
+    recipe: str, name: str, value: str, message: str
+) -> None:
+    recipe = f"recipe={recipe}"
+    for override in (f"{name}={value}", f"+{name}={value}"):
+        with pytest.raises(ConfigError, match=message) as caught:
+            compose([recipe, override])
+        assert str(caught.value).endswith(f"set it to null first: {name}=null '{name}=…'")
+    given = OmegaConf.select(compose([recipe, f"{name}=null", f"{name}={value}"]), name)
+    assert given == OmegaConf.create(value)
+
+
+def test_an_option_whose_name_holds_dots_is_added_in_dict_form() -> None:
+    with pytest.raises(
+        ConfigError, match=r"'norm\.numbers\.skip' has no option 'a\.pose'"
+    ) as caught:
+        compose(["recipe=samples", "norm.numbers.skip={a.pose: [1]}"])
+    assert str(caught.value).endswith("write '+norm.numbers.skip={a.pose: …}'")
+    config = compose(["recipe=samples", "+norm.numbers.skip={a.pose: [1]}"])
+    assert list(config.norm.numbers.skip) == ["obs_ee_pose", "a.pose"]
+
+
+def test_a_place_that_a_list_does_not_have() -> None:
+    with pytest.raises(
+        ConfigError, match=r"no data\.transforms\[3\]; the list has 1, counted from 0"
+    ):
+        compose(["recipe=samples", "data.transforms.3.keys=[a]"])
+
+
+@pytest.mark.parametrize(
     "group", sorted({group for group, _ in CHOICES} - {"sampler", "norm", "augment"})
 )
 def test_a_group_is_not_null(group: str) -> None:

@@ -14,8 +14,13 @@ from hydra.errors import (
     MissingConfigException,
     OverrideParseException,
 )
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import (
+    ConfigIndexError,
+    ConfigTypeError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
 
 import egoloader
 from egoloader.errors import ConfigError, EgoloaderError, near_miss
@@ -191,8 +196,9 @@ def explain(error: BaseException) -> EgoloaderError:
             return ConfigError(f"{name} is not set; give it, as in {name}=…")
     for link in _chain(error):
         full_key, parent = getattr(link, "full_key", None), getattr(link, "parent_node", None)
-        if full_key and isinstance(parent, DictConfig):
-            return ConfigError(_unknown_option(str(full_key), (str(key) for key in parent)))
+        problem = _misplaced(link, str(full_key), parent) if full_key else None
+        if problem:
+            return ConfigError(problem)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
         return ConfigError(f"there is no {group}={name}; {near_miss(name, error.options or ())}")
@@ -209,8 +215,34 @@ def explain(error: BaseException) -> EgoloaderError:
     return ConfigError(message)
 
 
-def _unknown_option(full_key: str, known: Iterable[str]) -> str:
-    parent, _, name = full_key.rpartition(".")
+def _misplaced(error: BaseException, full_key: str, there: Any) -> str | None:
+    """Return what is wrong with the place of an override, if that is it.
+
+    Args:
+        error: one of OmegaConf's.
+        full_key: of the override.
+        there: what the place is in, or of a clash of kinds, what is there.
+    """
+    if isinstance(error, ConfigTypeError):
+        if "merge" not in str(error):
+            return None
+        kinds = ["a list", "options by name"]
+        has, given = kinds if isinstance(there, ListConfig) else reversed(kinds)
+        return (
+            f"{given} can't be merged into {full_key}, which holds {has}; to have it replaced, "
+            f"set it to null first: {full_key}=null '{full_key}=…'"
+        )
+    if isinstance(error, ConfigIndexError) and isinstance(there, ListConfig):
+        return f"there is no {full_key}; the list has {len(there)}, counted from 0"
+    if isinstance(there, DictConfig):
+        # Which may hold dots itself.
+        key = str(getattr(error, "key", None))
+        name = key if full_key.endswith(key) else full_key.rpartition(".")[2]
+        return _unknown_option(full_key.removesuffix(name).rstrip("."), name, map(str, there))
+    return None
+
+
+def _unknown_option(parent: str, name: str, known: Iterable[str]) -> str:
     options = [key for key in known if not key.startswith("_")]
     where = f"{parent!r} has" if parent else "the config has"
     message = f"{where} no option {name!r}; {near_miss(name, options)}"
@@ -219,7 +251,9 @@ def _unknown_option(full_key: str, known: Iterable[str]) -> str:
             " A key that holds dots is overridden in dict form, as in "
             "'keymap.entries={observation.state: {history: 4}}'"
         )
-    message += f" To pass an option that the config does not list, write +{full_key}=…"
+    full_key = f"{parent}.{name}".lstrip(".")
+    written = f"'+{parent}={{{name}: …}}'" if "." in name else f"+{full_key}=…"
+    message += f" To pass an option that the config does not list, write {written}"
     if parent and not options:
         message += f", or all of them in dict form: '{parent}={{{name}: …}}'"
     return message
