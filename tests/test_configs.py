@@ -347,6 +347,26 @@ DROP = "{_target_: egoloader.transforms.Drop, kyes: [a]}"
             r"egoloader\.KeyMap has no 'from_confg'; did you mean 'from_config'",
         ),
         (["norm.images._target_=nowhere.Stats"], "norm.images", "No module named 'nowhere'"),
+        (
+            ["data.transforms={human: [{_target_: egoloader.Drop}]}"],
+            "data",
+            r"data\.transforms\.human\[0\]: .* did you mean 'egoloader\.transforms\.Drop'",
+        ),
+        (
+            ["augment.images.steps.1._target_=Affin"],
+            "augment.images",
+            r"augment\.images\.steps\[1\]: there is no 'Affin'; targets are dotted names",
+        ),
+        (
+            ["augment.images.steps=[{_target_: builtins.int, _args_: [x]}]"],
+            "augment.images",
+            r"^augment\.images\.steps\[0\] can't be built: invalid literal",
+        ),
+        (
+            ["augment.images.steps.1={_target_: egoloader.augment}"],
+            "augment.images",
+            r"^augment\.images\.steps\[1\] can't be built: Expected a callable target",
+        ),
         (["trainer.devices=abc"], "trainer", "trainer can't be built: "),
     ],
 )

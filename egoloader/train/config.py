@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +23,7 @@ from omegaconf.errors import (
 
 import egoloader
 from egoloader.errors import ConfigError, EgoloaderError, near_miss
-from egoloader.train.targets import misfits
+from egoloader.train.targets import misfits, place_of
 
 __all__ = [
     "CONFIG_ERRORS",
@@ -139,7 +138,7 @@ def make(node: Any, **extra: Any) -> Any:
     except InstantiationException as error:
         is_ours = any(isinstance(link, EgoloaderError) for link in _chain(error))
         problem = None if is_ours else next(misfits(node, extra), None)
-        raise (explain(error) if problem is None else ConfigError(problem)) from error
+        raise (explain(error, node) if problem is None else ConfigError(problem)) from error
     except CONFIG_ERRORS as error:
         raise explain(error) from error
     except TypeError as error:  # Hydra's, of its own flags: those of targets are none
@@ -185,8 +184,13 @@ def refuse_misfits(node: Any, package: str, **extra: Any) -> None:
         raise ConfigError(problem)
 
 
-def explain(error: BaseException) -> EgoloaderError:
-    """Turn an error of Hydra's into one sentence: what is wrong, and the near miss."""
+def explain(error: BaseException, node: Any = None) -> EgoloaderError:
+    """Turn an error of Hydra's into one sentence: what is wrong, and the near miss.
+
+    Args:
+        error: what was raised.
+        node: that was to be built, of a config; None for none.
+    """
     for link in _chain(error):
         if isinstance(link, EgoloaderError):
             return link
@@ -202,10 +206,11 @@ def explain(error: BaseException) -> EgoloaderError:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
         return ConfigError(f"there is no {group}={name}; {near_miss(name, error.options or ())}")
-    if isinstance(error, InstantiationException) and error.__cause__ is not None:
-        node = re.search(r"^full_key: (.+)$", str(error), re.MULTILINE)
-        what = node[1] if node else "the config"
-        return ConfigError(f"{what} can't be built: {_first_line(error.__cause__)}")
+    if isinstance(error, InstantiationException):
+        message, _, place = str(error).partition("\nfull_key: ")
+        what = place_of(node, place.strip()) or "the config"
+        reason = _first_line(error.__cause__) if error.__cause__ else " ".join(message.split())
+        return ConfigError(f"{what} can't be built: {reason}")
     message = _first_line(error)
     if isinstance(error, OverrideParseException):
         message += (

@@ -11,9 +11,11 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+import egoloader
+from egoloader import augment, transforms
 from egoloader.errors import near_miss
 
-__all__ = ["misfits"]
+__all__ = ["misfits", "place_of"]
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 #: What annotations are called where people write YAML.
@@ -66,13 +68,27 @@ def misfits(node: Any, extra: Iterable[str] = (), package: str = "") -> Iterator
         extra: names of options that the node gets besides its own.
         package: that the targets to look at belong to; of none, all.
     """
-    if not isinstance(node, DictConfig | ListConfig | dict | list):
-        return
-    config: Any = node if OmegaConf.is_config(node) else OmegaConf.create(node)
-    plain = OmegaConf.to_container(config, resolve=True)
-    for call in _calls(plain, str(config._get_full_key(None)), frozenset(extra)):
+    for call in _calls_of(node, extra):
         if call.target.startswith(package):
             yield from _in_call(call)
+
+
+def place_of(node: Any, joined: str) -> str:
+    """Return the path of a call in a config that Hydra writes without brackets: `steps[0]`.
+
+    Args:
+        node: of a config.
+        joined: as Hydra has it, `steps0`.
+    """
+    found = (call.where for call in _calls_of(node, ()))
+    return next((one for one in found if one.replace("[", "").replace("]", "") == joined), joined)
+
+
+def _calls_of(node: Any, extra: Iterable[str]) -> Iterator[_Call]:
+    if isinstance(node, DictConfig | ListConfig | dict | list):
+        config: Any = node if OmegaConf.is_config(node) else OmegaConf.create(node)
+        plain = OmegaConf.to_container(config, resolve=True)
+        yield from _calls(plain, str(config._get_full_key(None)), frozenset(extra))
 
 
 def _calls(node: Any, where: str, extra: frozenset[str]) -> Iterator[_Call]:
@@ -179,13 +195,25 @@ def _hints(called: Any) -> dict[str, Any]:
 
 
 def _unknown(target: str) -> Iterator[str]:
+    """Yield what is wrong with the name of something that is not there, if it is told here."""
+    name = target.rpartition(".")[2]
+    home = next((one for one in (transforms, augment, egoloader) if name in one.__all__), None)
+    if home is not None:
+        yield f"there is no {target!r}; did you mean '{home.__name__}.{name}'?"
+    elif name == target:
+        yield f"there is no {target!r}; targets are dotted names, as in egoloader.transforms.Drop"
+    else:
+        yield from _missing_part(target)
+
+
+def _missing_part(target: str) -> Iterator[str]:
     """Yield which part of a dotted name is not there, if something before it is."""
     above, _, name = target.rpartition(".")
     if not above:
         return
     owner = _found(above)
     if owner is None:
-        yield from _unknown(above)
+        yield from _missing_part(above)
         return
     public = getattr(owner, "__all__", [one for one in dir(owner) if not one.startswith("_")])
     modules = [one.name for one in pkgutil.iter_modules(getattr(owner, "__path__", []))]
