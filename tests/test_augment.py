@@ -426,6 +426,15 @@ def test_images_that_are_none(images: Any, message: str) -> None:
         ALL({"front": images}, some_seeds(2))
 
 
+def test_a_kernel_reaches_no_farther_than_images_do() -> None:
+    blur = ImageAugment([Blur(kernel_size=7, p=1)])
+    images = scenes(2, (4, 30))
+    assert blur({"front": images}, some_seeds(2))["front"].shape == images.shape
+    for thin in (images[:, :, :3], images[..., :3]):
+        with pytest.raises(SettingsError, match="Blur: kernel_size 7 needs images of more than 3"):
+            blur({"front": thin}, some_seeds(2))
+
+
 def test_batches_without_what_is_asked_for() -> None:
     batch = {"front": scenes(2, SIZE), "sample_seed": some_seeds(2)}
     with pytest.raises(SettingsError, match="no key 'frnt'; did you mean 'front'"):

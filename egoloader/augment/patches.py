@@ -20,7 +20,8 @@ class Blur(FrameStep):
 
     Args:
         sigma: [least, most] of its standard deviation in pixels.
-        kernel_size: of the square of pixels that are mixed: odd, from 3 on.
+        kernel_size: of the square of pixels that are mixed: odd, from 3 on, and less than twice
+            the shorter side of the images.
         p: the probability that a sample is changed.
 
     Raises:
@@ -40,10 +41,20 @@ class Blur(FrameStep):
         require_extra("kornia", extra="augment")
 
     def apply(self, frames: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-        """Return the frames blurred; what is beyond them is their reflection."""
+        """Return the frames blurred; what is beyond them is their reflection.
+
+        Raises:
+            SettingsError: the kernel reaches farther than a reflection of the frames.
+        """
         filters = require_extra("kornia.filters", extra="augment")
         sigma = between(draws, self.sigma)
         reach = self.kernel_size // 2
+        height, width = frames.shape[-2:]
+        if reach >= min(height, width):
+            self._refuse(
+                f"kernel_size {self.kernel_size} needs images of more than {reach} pixels a side, "
+                f"got {height} x {width}"
+            )
         offsets = torch.arange(-reach, reach + 1, dtype=sigma.dtype, device=sigma.device)
         # kornia's own kernels ask the host whether sigma is above 0.
         kernels = torch.softmax(-0.5 * (offsets / sigma) ** 2, dim=1)
