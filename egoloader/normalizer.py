@@ -41,11 +41,15 @@ _FORMAT, _VERSION = "egoloader.Normalizer", 1
 
 
 class NormalizedBatch(dict[str, Any]):
-    """A batch that `Normalizer.normalize` made, and refuses."""
+    """A batch that `Normalizer.normalize` made, and refuses.
+
+    It is known by its class: a copy in a plain dict, as `{**batch}`, `batch | more` and
+    `batch.copy()` are, would be normalised again.
+    """
 
 
 class UnnormalizedBatch(dict[str, Any]):
-    """What `Normalizer.unnormalize` made, and refuses."""
+    """What `Normalizer.unnormalize` made, and refuses, by its class: see `NormalizedBatch`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ _PLAIN_IMAGES = ImageStats(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), scale=1.0)
 
 
 class PreparedBatch(dict[str, Any]):
-    """A batch that a `Preparation` made, and refuses."""
+    """A batch that a `Preparation` made, and refuses, by its class: see `NormalizedBatch`."""
 
 
 class Preparation(nn.Module):
