@@ -149,6 +149,11 @@ def test_what_is_wrong_ends_in_one_sentence(tmp_path: Path) -> None:
             "make it with Trainer(use_distributed_sampler=False)",
         ),
         (["logger=null"], "logger=null: a group can't be null; ~logger"),
+        (
+            ["norm=5"],
+            "norm=5: norm is chosen by name, as one of cotraining, default, none, samples",
+        ),
+        (["trainer=[1]"], "trainer=[1]: trainer is chosen by name, as one of default"),
         (["logger.csv=null"], "Cannot use `LearningRateMonitor` callback with `Trainer` that has"),
         (["seed=abc"], "seed must be a whole number from 0 to 4294967295, got 'abc'"),
         (["keymap.state=[obs_ee_pos]"], "did you mean 'obs_ee_pose'?"),

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import hydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Sweep
 from hydra.errors import (
     HydraException,
     InstantiationException,
@@ -34,7 +36,7 @@ __all__ = [
     "make_all",
     "make_as",
     "refuse_misfits",
-    "refuse_null_groups",
+    "refuse_odd_choices",
     "refuse_plain_groups",
     "refuse_unused",
     "sample_folder",
@@ -65,7 +67,7 @@ def compose(overrides: Sequence[str]) -> DictConfig:
     Raises:
         ConfigError: an override names what is not there, or can't be parsed.
     """
-    refuse_null_groups(overrides)
+    refuse_odd_choices(overrides)
     try:
         with hydra.initialize_config_dir(str(config_dir()), version_base="1.3"):
             config = hydra.compose("train", list(overrides))
@@ -75,22 +77,32 @@ def compose(overrides: Sequence[str]) -> DictConfig:
     return config
 
 
-def refuse_null_groups(overrides: Iterable[str]) -> None:
-    """Refuse `logger=null` and the like, which Hydra takes for a mistake of the configs.
+def refuse_odd_choices(overrides: Iterable[str]) -> None:
+    """Refuse `logger=null`, `norm=5` and the like, which Hydra takes for mistakes of the configs.
 
     Raises:
-        ConfigError: an override sets a whole group to null.
+        ConfigError: an override sets a whole group to what is no choice's name.
     """
     groups = _groups()
     for override in overrides:
-        group, _, choice = override.partition("=")
-        if group in groups and choice == "null":
-            names = [path.stem for path in (config_dir() / group).glob("*.yaml")]
-            hint = f"~{group} takes it out of the config"
+        group, is_set, _ = override.partition("=")
+        if group not in groups or not is_set:
+            continue
+        try:
+            choice = OverridesParser.create().parse_override(override).value()
+        except OverrideParseException:  # which Hydra tells best, when it composes
+            continue
+        chosen = choice if isinstance(choice, list) else [choice]
+        if all(isinstance(one, str | Sweep) for one in chosen):
+            continue
+        names = sorted(path.stem for path in (config_dir() / group).glob("*.yaml"))
+        if choice is None:
             # The data's options are taken from the one, and the others have a choice for it.
+            hint = f"~{group} takes it out of the config"
             if group in ("sampler", "norm", "augment"):
-                hint = f"choose one, as in {group}={'none' if 'none' in names else min(names)}"
+                hint = f"choose one, as in {group}={'none' if 'none' in names else names[0]}"
             raise ConfigError(f"{override}: a group can't be null; {hint}")
+        raise ConfigError(f"{override}: {group} is chosen by name, as one of {', '.join(names)}")
 
 
 def refuse_plain_groups(config: DictConfig) -> None:

@@ -35,7 +35,7 @@ from egoloader.train.config import (
     make_all,
     make_as,
     refuse_misfits,
-    refuse_null_groups,
+    refuse_odd_choices,
     refuse_plain_groups,
     refuse_unused,
 )
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str]) -> None:
     """
     # Hydra then raises its errors instead of printing them and leaving; they are explained here.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    refuse_null_groups(arguments)
+    refuse_odd_choices(arguments)
     # Hydra takes flags only ahead of the overrides; --multirun is one that people put behind.
     sweeps = [word for word in arguments if word in ("--multirun", "-m")]
     others = [word for word in arguments if word not in sweeps]
