@@ -18,8 +18,9 @@ from egoloader.errors import (
     TransformError,
     near_miss,
 )
+from egoloader.keymap import RESERVED_NAMES
 from egoloader.stats import KeyStats, NormStats, Skip, check_skip, check_skipped_keys, skipped
-from egoloader.transforms.transform import dim_mask_key
+from egoloader.transforms.transform import companions, dim_mask_key
 
 __all__ = [
     "Mode",
@@ -169,12 +170,30 @@ class Normalizer(torch.nn.Module):
     def unnormalize(self, embodiment: str, values: Mapping[str, Any]) -> UnnormalizedBatch:
         """Return predictions, or a normalised batch, in real units: the inverse of `normalize`.
 
+        Args:
+            embodiment: whose they are.
+            values: a batch as `normalize` made it, or predictions by key. All floating point
+                numbers of the latter must have statistics: others are not known to be in real
+                units. What goes along with keys (masks, origins, `timestamp`) is passed on.
+
         Raises:
-            MissingStatisticsError, TransformError: see `normalize`.
+            MissingStatisticsError: there are none of the embodiment, or of predictions of a key;
+                says the near miss.
+            TransformError: see `normalize`.
         """
         if isinstance(values, UnnormalizedBatch):
             raise TransformError("these values are in real units already; unnormalize them once")
+        if isinstance(values, Mapping) and not isinstance(values, NormalizedBatch):
+            self._check_known(embodiment, values)
         return self._changed(embodiment, values, _unnormalized, UnnormalizedBatch())
+
+    def keys_of(self, embodiment: str) -> frozenset[str]:
+        """Return the keys of an embodiment that there are statistics of.
+
+        Raises:
+            MissingStatisticsError: there are none of the embodiment.
+        """
+        return frozenset(self._names_of(embodiment))
 
     def to_plain(self) -> dict[str, Any]:
         """Return it as plain Python values, which checkpoints and JSON take."""
@@ -227,13 +246,28 @@ class Normalizer(torch.nn.Module):
                 setattr(self, name, scale.to(device))
         return self
 
-    def _changed(self, embodiment: str, values: Mapping[str, Any], change: Any, made: Made) -> Made:
+    def _names_of(self, embodiment: str) -> dict[str, str]:
         if embodiment not in self._names:
             hint = near_miss(str(embodiment), self._names)
             raise MissingStatisticsError(f"there are no statistics of {embodiment!r}; {hint}")
+        return self._names[embodiment]
+
+    def _check_known(self, embodiment: str, values: Mapping[str, Any]) -> None:
+        """Refuse numbers that may be normalised, and can't be brought back."""
+        names = self._names_of(embodiment)
+        for key, value in values.items():
+            goes_along = key in RESERVED_NAMES or str(key).endswith(companions(""))
+            if key not in names and not goes_along and _is_floating(value):
+                raise MissingStatisticsError(
+                    f"there are no statistics of key {key!r} of {embodiment!r}, by which its "
+                    f"numbers could be brought back to real units; {near_miss(str(key), names)} "
+                    "(pass a batch as normalize made it, or predictions alone)"
+                )
+
+    def _changed(self, embodiment: str, values: Mapping[str, Any], change: Any, made: Made) -> Made:
+        names = self._names_of(embodiment)
         if not isinstance(values, Mapping):
             raise TransformError(f"a batch maps keys to values, got {type(values).__name__}")
-        names = self._names[embodiment]
         for key, value in values.items():
             if key not in names:
                 made[key] = value
@@ -255,6 +289,12 @@ class Normalizer(torch.nn.Module):
             is_pad = values.get(dim_mask_key(key))
             made[key] = changed if is_pad is None else torch.where(is_pad, number, changed)
         return made
+
+
+def _is_floating(value: object) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.is_floating_point()
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
 
 
 def _normalized(

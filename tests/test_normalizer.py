@@ -184,6 +184,36 @@ def test_other_values_are_passed_on_and_the_batch_is_left() -> None:
     torch.testing.assert_close(batch["state"], before, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("value", [torch.ones(2, 3), np.ones((2, 3)), torch.ones(2).half()])
+def test_predictions_under_a_name_without_statistics_are_refused(value: object) -> None:
+    normalizer = normalizer_of(ROWS)
+    for values in ({"stat": value}, {"state": torch.ones(2, 3), "stat": value}):
+        with pytest.raises(
+            MissingStatisticsError, match=r"of key 'stat' of 'sawyer', .* did you mean 'state'"
+        ):
+            normalizer.unnormalize("sawyer", values)
+
+
+def test_what_is_no_prediction_comes_back_as_it_is() -> None:
+    normalizer = normalizer_of(ROWS)
+    image = torch.rand(2, 3, 4, 4)
+    batch = {"state": torch.from_numpy(ROWS[:2]), "image": image, "task": ["a", "b"]}
+    back = normalizer.unnormalize("sawyer", normalizer.normalize("sawyer", batch))
+    assert back["image"] is image
+    beside = {
+        "state": torch.ones(2, 3),
+        "state_is_pad": torch.zeros(2, dtype=torch.bool),
+        "part_origin": torch.ones(2, 7),
+        "timestamp": torch.ones(2, dtype=torch.float64),
+        "fps": torch.ones(2),
+        "tokens": torch.ones(2, 5, dtype=torch.int64),
+        "task": ["a", "b"],
+    }
+    again = normalizer.unnormalize("sawyer", beside)
+    assert all(again[key] is value for key, value in beside.items() if key != "state")
+    assert normalizer.keys_of("sawyer") == {"state"}
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int64])
 def test_other_dtypes(dtype: torch.dtype) -> None:
     value = torch.tensor([[4, -3, 1]]).to(dtype)

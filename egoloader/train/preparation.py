@@ -120,7 +120,10 @@ class Preparation(nn.Module):
         }
         if self.normalizer is None:
             return shaped
-        return dict(self.normalizer.unnormalize(embodiment, shaped))
+        # Whole numbers have no statistics, and are predicted as they are.
+        known = self.normalizer.keys_of(embodiment)
+        scaled = {key: chunk for key, chunk in shaped.items() if key in known}
+        return {**shaped, **self.normalizer.unnormalize(embodiment, scaled)}
 
 
 def _check(batch: Batch, spec: SampleSpec, more: Sequence[str]) -> None:
