@@ -20,7 +20,7 @@ from egoloader.errors import (
 )
 from egoloader.keymap import RESERVED_NAMES
 from egoloader.stats import KeyStats, NormStats, Skip, check_skip, check_skipped_keys, skipped
-from egoloader.transforms.transform import companions, dim_mask_key
+from egoloader.transforms.transform import companions, dim_mask_key, mask_key
 
 __all__ = [
     "Mode",
@@ -110,7 +110,9 @@ class Normalizer(torch.nn.Module):
     Every key that the embodiment has statistics of is changed, and all else passed on as it is.
     Dimensions of no spread, or nearly none, are divided by 1e-6 (or by what float32 tells apart
     where they lie), with a `StatisticsWarning` that names them. Numbers that were never counted
-    (padded dimensions, absent arrays) stay as they are; so do those that `<key>_dim_is_pad` marks.
+    (padded dimensions, arrays that no episode has) stay as they are; so do those that
+    `<key>_dim_is_pad` marks, and, both ways, the zeros that stand in for an array that an episode
+    lacks: windows that are zero, and padded by `<key>_is_pad`, in every step.
 
     Moves with the module that it is part of, and nothing waits for a device then; where that module
     is made one of half precision, the scales stay float32. Its tensors are in no `state_dict`:
@@ -287,8 +289,48 @@ class Normalizer(torch.nn.Module):
             number = value if value.dtype == torch.float64 else value.float()
             changed = change(number, *parts.to(value.device).unbind())
             is_pad = values.get(dim_mask_key(key))
-            made[key] = changed if is_pad is None else torch.where(is_pad, number, changed)
+            changed = changed if is_pad is None else torch.where(is_pad, number, changed)
+            made[key] = _with_absent(number, changed, _all_padded(values, key, value))
         return made
+
+
+def _all_padded(values: Mapping[str, Any], key: str, value: torch.Tensor) -> torch.Tensor | None:
+    """Return which samples' windows of a key are all padding: (…,); None without a mask.
+
+    How many axes are of samples `fps` tells, which is one number a sample; without it, one is.
+    """
+    mask, fps = values.get(mask_key(key)), values.get("fps")
+    if not isinstance(mask, torch.Tensor):
+        return None
+    if mask.shape != value.shape[: mask.ndim]:
+        raise TransformError(
+            f"key {key!r} has the shape {list(value.shape)}, and its mask {list(mask.shape)}, "
+            "which must be its first axes"
+        )
+    lead = min(mask.ndim, fps.ndim if isinstance(fps, torch.Tensor) else 1)
+    return mask.flatten(lead).all(-1) if mask.ndim > lead else mask
+
+
+def _with_absent(
+    number: torch.Tensor, changed: torch.Tensor, is_padded: torch.Tensor | None
+) -> torch.Tensor:
+    """Return changed numbers, zeros as they were where they stand in for an array that is absent.
+
+    Those are all padded and all zero; what else is all padded must not come to be so, or it could
+    not be told from them on the way back.
+    """
+    if is_padded is None:
+        return changed
+    lead = is_padded.ndim
+    axes = (*is_padded.shape, *[1] * (number.ndim - lead))
+
+    def is_blank(value: torch.Tensor) -> torch.Tensor:
+        is_any = value.flatten(lead).any(-1) if value.ndim > lead else value != 0
+        return (is_padded & ~is_any).reshape(axes)
+
+    least = torch.finfo(changed.dtype).tiny
+    changed = torch.where(is_blank(changed) & (number != 0), least, changed)
+    return torch.where(is_blank(number), number, changed)
 
 
 def _is_floating(value: object) -> bool:

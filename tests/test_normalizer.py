@@ -16,7 +16,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from egoloader import MultiDataset, Normalizer, NormStats, collate
+from egoloader import (
+    EpisodeWriter,
+    KeyMap,
+    KeySpec,
+    MultiDataset,
+    Normalizer,
+    NormStats,
+    collate,
+)
 from egoloader.errors import (
     MissingStatisticsError,
     SettingsError,
@@ -242,6 +250,64 @@ def test_a_dimension_that_another_sample_pads_stays_zero() -> None:
     made = normalizer.normalize("sawyer", {"state": value, "state_dim_is_pad": is_pad})
     assert made["state"][0, 1:].tolist() == [0, 0]
     assert made["state"][0, 0] != 5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_array_that_an_episode_lacks_stays_zero_both_ways(mode: Mode, tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(1000, 1, (50, 2)).astype(np.float32)
+    other = np.ones((50, 1), np.float32)
+    for name, numeric in {"a": {"s": rows, "k": other}, "b": {"k": other}}.items():
+        EpisodeWriter.write(tmp_path / f"{name}.zarr", numeric=numeric, fps=30, embodiment="arm")
+    entry: dict[str, Any] = {"zarr_key": "s", "optional": True, "shape": (2,)}
+    keymap = KeyMap(
+        {
+            "now": KeySpec(key_type="proprio_keys", **entry),
+            "past": KeySpec(key_type="proprio_keys", history=3, **entry),
+            "ahead": KeySpec(key_type="action_keys", horizon=4, **entry),
+        }
+    )
+    data = MultiDataset.from_folder(tmp_path, keymap)
+    normalizer = Normalizer(NormStats.compute(data), NormalizerSettings(mode=mode))
+    for batch in (collate([data[0], data[60]]), data[60]):
+        made = normalizer.normalize("arm", batch)
+        back = normalizer.unnormalize("arm", made)
+        for key in keymap:
+            absent = made[key][-1] if batch["fps"].ndim else made[key]
+            assert not absent.any()
+            assert torch.equal(back[key] == 0, batch[key] == 0)
+            torch.testing.assert_close(back[key], batch[key], rtol=1e-6, atol=1e-4)
+    present = normalizer.normalize("arm", collate([data[0], data[60]]))
+    assert present["past"][0].any(-1).all()
+
+
+def test_padding_that_is_zero_is_normalised_as_its_row_is() -> None:
+    # Before its first frame, an episode repeats it; that the arm starts at zero changes nothing.
+    rows = np.random.default_rng(0).normal(5, 2, (50, 2)).astype(np.float32)
+    batch = {"state": torch.zeros(1, 3, 2), "state_is_pad": torch.tensor([[True, True, False]])}
+    made = normalizer_of(rows).normalize("sawyer", batch)["state"]
+    assert made[0].unique(dim=0).shape == (1, 2)
+    assert made.any(-1).all()
+    # One window without an axis of samples is told by fps.
+    single = {"state": batch["state"][0], "state_is_pad": batch["state_is_pad"][0]}
+    alone = normalizer_of(rows).normalize("sawyer", {**single, "fps": torch.tensor(30.0)})
+    torch.testing.assert_close(alone["state"], made[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_padding_at_the_middle_comes_back(mode: Mode) -> None:
+    # All of it is normalised to zero, and is no absent array.
+    rows = np.array([[4.0, 0.0], [6.0, 0.0]], np.float32)
+    normalizer = normalizer_of(rows, mode, skip={"state": [1]})
+    batch = {"state": torch.tensor([[5.0, 0.0]]), "state_is_pad": torch.tensor([True])}
+    made = normalizer.normalize("sawyer", batch)
+    assert made["state"].abs().max() < 1e-30
+    assert normalizer.unnormalize("sawyer", made)["state"].tolist() == [[5.0, 0.0]]
+
+
+def test_a_mask_of_another_shape_is_refused() -> None:
+    batch = {"state": torch.zeros(2, 4, 3), "state_is_pad": torch.ones(2, 5, dtype=torch.bool)}
+    with pytest.raises(TransformError, match=r"\[2, 4, 3\], and its mask \[2, 5\]"):
+        normalizer_of(ROWS).normalize("sawyer", batch)
 
 
 def test_embodiments_each_by_their_own() -> None:
