@@ -37,7 +37,7 @@
     ├── QuarantineWarning                     a quarantine's entries name what is not there
     ├── SharedMemoryWarning                   too little of it for the batches of workers
     ├── MissingChunkWarning                   missing chunks served as fill values, as asked
-    ├── StatisticsWarning                     numbers that never change, or a cache that is not used
+    ├── StatisticsWarning                     numbers that hardly change, or many outliers
     └── NonFiniteWarning                      NaN or inf handed to the writer
 
 Messages say what happened, where (episode, key, frame), what was met, and what to do about it.
@@ -288,7 +288,7 @@ class SharedMemoryWarning(EgoloaderWarning):
 
 
 class StatisticsWarning(EgoloaderWarning):
-    """Numbers never change, so that their spread is a floor; or statistics are not cached."""
+    """Numbers hardly change, frames are left out in plenty, or statistics are not cached."""
 
 
 class NonFiniteWarning(EgoloaderWarning):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from egoloader.errors import (
@@ -19,7 +18,8 @@ from egoloader.errors import (
     near_miss,
 )
 from egoloader.keymap import RESERVED_NAMES
-from egoloader.stats import KeyStats, NormStats, Skip, check_skip, check_skipped_keys, skipped
+from egoloader.scale import Mode, Scale, scale_of
+from egoloader.stats import NormStats, Skip, check_skip, check_skipped_keys, skipped
 from egoloader.transforms.transform import companions, dim_mask_key, mask_key
 
 __all__ = [
@@ -30,14 +30,8 @@ __all__ = [
     "UnnormalizedBatch",
 ]
 
-Mode = Literal["zscore", "minmax", "quantile"]
-FloatArray = npt.NDArray[np.float64]
 Made = TypeVar("Made", bound=dict[str, Any])
 
-#: The least spread that numbers are divided by, in their own units.
-_FLOOR = 1e-6
-#: The least one relative to where they lie: float32 tells no smaller differences.
-_RESOLUTION = 2.0**-23
 _FORMAT, _VERSION = "egoloader.Normalizer", 1
 
 
@@ -59,7 +53,9 @@ class NormalizerSettings:
 
     Args:
         mode: `zscore`: mean 0, spread 1; `minmax`: the range becomes -1…1; `quantile`: the 1st to
-            the 99th percentile does, and what lies beyond goes beyond.
+            the 99th percentile does, and what lies beyond goes beyond. Dimensions that are nearly
+            always the same number, such as rare flags, have no such percentiles apart: their range
+            becomes -1…1, and a `StatisticsWarning` names them.
         modes: of single keys, where another is wanted.
         skip: numbers that stay as they are, such as rotations and flags: {key: [3, 4, 5, 6]}, or
             "all" of a key; or a list of keys.
@@ -90,13 +86,6 @@ class NormalizerSettings:
             "modes": dict(self.modes),
             "skip": {key: "all" if dims is None else list(dims) for key, dims in skip.items()},
         }
-
-
-class _Scale(NamedTuple):
-    """A key's numbers become (x - shift) / spread, each array of the key's shape, in float64."""
-
-    shift: FloatArray
-    spread: FloatArray
 
 
 class Normalizer(torch.nn.Module):
@@ -147,7 +136,7 @@ class Normalizer(torch.nn.Module):
             for key, one in keys.items():
                 mode = self.settings.modes.get(key, self.settings.mode)
                 is_left = skipped(skip, key, one.shape) | (one.counts == 0)
-                scale = _scale(one, mode, is_left, f"{embodiment!r}, key {key!r}")
+                scale = scale_of(one, mode, is_left, f"{embodiment!r}, key {key!r}")
                 self._register(embodiment, key, scale)
 
     def normalize(self, embodiment: str, batch: Mapping[str, Any]) -> NormalizedBatch:
@@ -227,7 +216,7 @@ class Normalizer(torch.nn.Module):
             warnings.simplefilter("ignore", StatisticsWarning)  # given when it was made
             return cls(NormStats.from_plain(plain.get("stats")), NormalizerSettings(**settings))
 
-    def _register(self, embodiment: str, key: str, scale: _Scale) -> None:
+    def _register(self, embodiment: str, key: str, scale: Scale) -> None:
         """Keep a key's scale as tensors; what float32 loses of the shift, in one of its own."""
         name = f"_scale_{sum(map(len, self._names.values()))}"
         self._names[embodiment][key] = name
@@ -349,33 +338,3 @@ def _unnormalized(
     value: torch.Tensor, shift: torch.Tensor, rest: torch.Tensor, spread: torch.Tensor
 ) -> torch.Tensor:
     return value * spread + rest + shift
-
-
-def _scale(stats: KeyStats, mode: Mode, is_left: npt.NDArray[np.bool_], where: str) -> _Scale:
-    """Return the scale of a key's numbers, those that stay as they are among them."""
-    if mode == "zscore":
-        shift, width = stats.mean, stats.std
-    else:
-        names = ("q1", "q99")
-        low, high = (
-            (stats.min, stats.max) if mode == "minmax" else (stats.quantile(name) for name in names)
-        )
-        shift, width = low + (high - low) / 2, high - low
-    floor = np.maximum(_FLOOR, np.abs(shift) * _RESOLUTION)
-    _warn(where, ~is_left & (width < floor))
-    spread = np.maximum(width, floor) / (1 if mode == "zscore" else 2)
-    return _Scale(np.where(is_left, 0.0, shift), np.where(is_left, 1.0, spread))
-
-
-def _warn(where: str, is_flat: npt.NDArray[np.bool_]) -> None:
-    if is_flat.any():
-        places = np.argwhere(is_flat)
-        named = [place[0] if len(place) == 1 else place for place in places[:12].tolist()]
-        more = ", …" if len(places) > 12 else ""
-        listed = ", ".join(map(str, named)) if places.shape[1] else "its only one"
-        warnings.warn(
-            f"{where}: dimensions {listed}{more} are constant, or nearly; they are divided by a "
-            "floor, so that small changes become large. skip leaves them as they are",
-            StatisticsWarning,
-            stacklevel=4,
-        )

@@ -82,6 +82,7 @@ ORDER = [
     "gathering",
     "dataset",
     "stats",
+    "scale",
     "normalizer",
     "imagestats",
     "collation",

@@ -160,6 +160,40 @@ def test_flat_dimensions_stay_finite_and_are_named(mode: Mode) -> None:
     assert np.isfinite(near).all()
 
 
+def rare_flags() -> npt.NDArray[np.float64]:
+    """Return rows of: an even number, a flag up in 5 of 1,000, one down in 5, constant ones."""
+    flag = np.arange(1000) < 5
+    far = np.where(flag, 1e5 + 1, 1e5)
+    return np.stack([np.linspace(-1, 1, 1000), flag, ~flag, np.full(1000, 0.25), far], axis=1)
+
+
+def test_rare_flags_are_normalised_by_their_range() -> None:
+    rows = rare_flags()
+    with pytest.warns(StatisticsWarning) as met:
+        normalizer = normalizer_of(rows, "quantile")
+    said = [str(one.message) for one in met]
+    assert len(said) == 2
+    assert "key 'state': dimensions 1, 2, 4 are nearly always the same, so" in said[0]
+    assert "key 'state': dimensions 3 are constant, or nearly" in said[1]
+    made = normalized(normalizer, rows.astype(np.float32))
+    for dim in (1, 2, 4):
+        assert sorted(set(made[:, dim].tolist())) == [-1, 1]
+    assert abs(np.quantile(made[:, 0], 0.99) - 1) < 1e-5
+    values = {"state": torch.from_numpy(made)}
+    back = normalizer.unnormalize("sawyer", values)["state"].numpy()
+    np.testing.assert_allclose(back, rows, atol=1e-6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StatisticsWarning)
+        again = Normalizer.from_plain(normalizer.to_plain())
+        ranged = normalizer_of(rows, "minmax")
+    np.testing.assert_array_equal(normalized(again, rows.astype(np.float32)), made)
+    np.testing.assert_array_equal(normalized(ranged, rows.astype(np.float32))[:, 1:], made[:, 1:])
+
+
+def test_rare_flags_that_are_skipped_are_not_told_of() -> None:
+    normalizer_of(rare_flags(), "quantile", skip={"state": [1, 2, 3, 4]})  # warnings are errors
+
+
 def test_what_is_skipped_stays_as_it_is() -> None:
     normalizer = normalizer_of(ROWS, skip={"state": [0, 2]})
     made = normalized(normalizer, ROWS)
