@@ -53,14 +53,16 @@ def computed(folder: Path, **options: Any) -> NormStats:
 
 
 def outside(folder: Path, stats: NormStats) -> dict[str, npt.NDArray[np.int64]]:
-    """Return the frames outside the bounds, by the arrays themselves."""
+    """Return the frames whose windows hold a row outside the bounds, by the arrays themselves."""
     low = stats["sawyer"]["state"].quantile("q0.01")[:3]
     high = stats["sawyer"]["state"].quantile("q99")[:3]
     found = {}
     for name in LEAPS:
         episode = ZarrEpisode(folder / name)
         pose = np.asarray(episode.read({"pose": [(0, episode.total_frames)]})["pose"][0])[:, :3]
-        found[name] = np.flatnonzero(((pose < low) | (pose > high)).any(axis=1))
+        is_out = ((pose < low) | (pose > high)).any(axis=1)
+        held = [is_out[max(0, frame - 2) : frame + 1].any() for frame in range(len(pose))]
+        found[name] = np.flatnonzero(held)
     return found
 
 

@@ -20,7 +20,7 @@ from egoloader.sample import SampleMaker
 from egoloader.stats.view import View, entry_dtype
 from egoloader.transforms.transform import dim_mask_key, mask_key
 
-__all__ = ["Numbers", "numbers_of"]
+__all__ = ["Numbers", "numbers_of", "row_numbers", "sample_numbers", "split_frames"]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -66,11 +66,11 @@ def numbers_of(episode: ZarrEpisode, view: View, frames: IntArray) -> Iterator[N
         EpisodeError: they can't be read or transformed, or one is NaN or inf; names the frame.
     """
     by_rows = set[str]()
-    for numbers in _checked(_row_numbers(episode, view, frames), episode):
+    for numbers in _checked(row_numbers(episode, view, frames), episode):
         by_rows.add(numbers.key)
         yield numbers
     if view.reads_samples:
-        for numbers in _checked(_sample_numbers(episode, view, frames), episode):
+        for numbers in _checked(sample_numbers(episode, view, frames), episode):
             if numbers.key not in by_rows:
                 yield numbers
 
@@ -92,13 +92,18 @@ def _checked(found: Iterator[Numbers], episode: ZarrEpisode) -> Iterator[Numbers
         yield numbers
 
 
-def _row_numbers(episode: ZarrEpisode, view: View, frames: IntArray) -> Iterator[Numbers]:
+def row_numbers(episode: ZarrEpisode, view: View, frames: IntArray) -> Iterator[Numbers]:
+    """Yield the numbers of keys that are made row by row, whatever they are, at some frames.
+
+    Raises:
+        EpisodeError: they can't be read or transformed; names the frame.
+    """
     if view.rows is None:
         return
-    for block in _split(frames, _ROWS):
+    for block in split_frames(frames):
         rows = _transformed_rows(episode, view, block)
         for key in view.taken(rows):
-            if key in view.rows.gone or key in view.per_step:
+            if not view.takes_rows_of(key):
                 continue
             values, is_real = _real(rows, key)
             if mask_key(key) in rows:
@@ -106,9 +111,14 @@ def _row_numbers(episode: ZarrEpisode, view: View, frames: IntArray) -> Iterator
             yield Numbers(key, block, values, is_real, values.shape[1:], False, view.is_exact[0])
 
 
-def _sample_numbers(episode: ZarrEpisode, view: View, frames: IntArray) -> Iterator[Numbers]:
+def sample_numbers(episode: ZarrEpisode, view: View, frames: IntArray) -> Iterator[Numbers]:
+    """Yield the numbers of all keys, whatever they are, out of the samples of some frames.
+
+    Raises:
+        EpisodeError: they can't be read or transformed; names the frame.
+    """
     maker = SampleMaker(episode, KeyMap(view.entries), view.settings)
-    for block in _split(frames, _SAMPLES):
+    for block in split_frames(frames, _SAMPLES):
         batch = _made(maker, block)
         columns = _columns(batch)
         for key in view.taken(columns or batch[0]):
@@ -147,7 +157,8 @@ def _columns(batch: Batch) -> dict[str, torch.Tensor]:
     return {key: value for key, value in values.items() if isinstance(value, torch.Tensor)}
 
 
-def _split(frames: IntArray, size: int) -> Iterator[IntArray]:
+def split_frames(frames: IntArray, size: int = _ROWS) -> Iterator[IntArray]:
+    """Yield some frames at a time."""
     for start in range(0, len(frames), size):
         yield frames[start : start + size]
 

@@ -20,9 +20,10 @@ from egoloader.errors import EpisodeFormatError, SettingsError, check_whole
 from egoloader.gathering import EpisodeRecord
 from egoloader.keymap import KeyMap
 from egoloader.stats.blocks import Numbers, numbers_of
-from egoloader.stats.job import Bounds, EpisodeJob, Outliers, find_outliers, summarise
+from egoloader.stats.job import EpisodeJob, summarise
 from egoloader.stats.keystats import KeyStats
 from egoloader.stats.outliers import OutlierFilter, bounds_of, check_bounds, episode_outliers
+from egoloader.stats.outside import Bounds, Outliers, find_outliers
 from egoloader.stats.processes import EpisodeWorkers, check_sendable
 from egoloader.stats.skipping import Skip, check_skip, check_skipped_keys, skipped
 from egoloader.stats.summary import KeySummary, Merger

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +16,7 @@ from egoloader.stats.quantiles import Digests
 from egoloader.stats.summary import Collector, KeySummary
 from egoloader.stats.view import View
 
-__all__ = ["Bounds", "EpisodeJob", "Outliers", "find_outliers", "summarise"]
-
-FloatArray = npt.NDArray[np.float64]
-#: Per key, the least and the greatest number that is none, each of the shape of the key's stats.
-Bounds = Mapping[str, tuple[FloatArray, FloatArray]]
+__all__ = ["EpisodeJob", "summarise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,35 +71,3 @@ def _check_shape(job: EpisodeJob, numbers: Numbers, shape: tuple[int, ...]) -> N
             key=numbers.key,
             frame=int(numbers.frames[0]),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Outliers:
-    """The frames of an episode whose numbers lie outside bounds.
-
-    Attributes:
-        frames: ascending.
-        by_key: how many frames each key has outside; a frame may be among those of several.
-    """
-
-    frames: npt.NDArray[np.int64]
-    by_key: Mapping[str, int]
-
-
-def find_outliers(job: EpisodeJob, bounds: Bounds) -> Outliers:
-    """Return the frames of which a real number lies outside the bounds of its key.
-
-    Raises:
-        EpisodeError: its numbers can't be read or transformed.
-    """
-    is_outside = np.zeros(job.episode.total_frames, dtype=np.bool_)
-    by_key = dict.fromkeys(bounds, 0)
-    for numbers in _numbers(job):
-        if numbers.key not in bounds:
-            continue
-        low, high = bounds[numbers.key]
-        beyond = numbers.is_real & ((numbers.values < low) | (numbers.values > high))
-        is_its = beyond.reshape(len(numbers.frames), -1).any(axis=1)
-        by_key[numbers.key] += int(is_its.sum())
-        is_outside[numbers.frames[is_its]] = True
-    return Outliers(np.flatnonzero(is_outside), {key: n for key, n in by_key.items() if n})

@@ -87,9 +87,10 @@ class NormStats(Mapping[str, Mapping[str, KeyStats]]):
                 None.
             per_step: keys with steps of which each step has statistics of its own: (n, D…).
             frame_filter: as samplers take it.
-            outliers: names of two quantiles, as in ("q0.01", "q99.99"). Frames of which a number
-                lies outside are left out by the filter `outliers`, which a second pass over the
-                data makes; the statistics themselves are of all frames.
+            outliers: names of two quantiles, as in ("q0.01", "q99.99"). Frames are left out by the
+                filter `outliers`, which a second pass over the data makes, of which a real number
+                of the sample, in any step of its windows, lies outside; padding never does. The
+                statistics themselves are of all frames.
             skip: numbers that make no frame an outlier, rotations say: {key: [3, 4, 5, 6]}, or
                 "all" of a key.
             workers: processes. Several are started anew, so that a script needs the usual

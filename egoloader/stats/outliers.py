@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from egoloader.episode import ZarrEpisode
 from egoloader.errors import EpisodeFormatError, SettingsError, near_miss
-from egoloader.stats.job import Bounds, Outliers
 from egoloader.stats.keystats import KeyStats
+from egoloader.stats.outside import Bounds, Outliers
 from egoloader.stats.quantiles import QUANTILES
 from egoloader.stats.skipping import skipped
 
@@ -40,7 +40,7 @@ class EpisodeOutliers:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OutlierFilter:
-    """Keeps frames whose numbers lie within quantiles; a `frame_filter` for samplers.
+    """Keeps frames whose samples' numbers lie within quantiles; a `frame_filter` for samplers.
 
     It holds the frames themselves, so that it costs nothing, and pickles. An episode that it does
     not know is an error, as nothing is known of its frames.

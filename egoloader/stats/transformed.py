@@ -10,7 +10,9 @@ from egoloader.transforms import Chain, Concatenate, Drop, Rename, Split, Transf
 from egoloader.transforms.reference import ReferenceTransform
 from egoloader.transforms.transform import KeysTransform, companions, dim_mask_key, mask_key
 
-__all__ = ["Remainder", "row_transforms", "without_keys"]
+__all__ = ["Remainder", "can_reduce", "row_transforms", "without_keys"]
+
+_PACKAGE = "egoloader."
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,11 @@ def row_transforms(
         else:
             return None
     return Remainder(tuple(left), frozenset(mixed))
+
+
+def can_reduce(transforms: Sequence[Callable[..., Any]]) -> bool:
+    """Return whether it is known of all transforms which keys they need: those of the project."""
+    return all(type(one).__module__.startswith(_PACKAGE) for one in _flat(transforms))
 
 
 def _flat(transforms: Iterable[Callable[..., Any]]) -> Iterable[Callable[..., Any]]:

@@ -64,6 +64,10 @@ class View:
         """Whether some keys are looked at in samples."""
         return self.rows is None or bool(self.per_step | self.rows.gone)
 
+    def takes_rows_of(self, key: str) -> bool:
+        """Whether a key is looked at as rows, and not in samples."""
+        return self.rows is not None and key not in self.rows.gone | self.per_step
+
     def taken(self, sample: Mapping[str, Any]) -> list[str]:
         """Return the keys of a sample, or of a batch, that are looked at."""
         tensors = [key for key, value in sample.items() if isinstance(value, torch.Tensor)]

@@ -27,8 +27,8 @@ class Normalization:
         modes: of single keys; None for none.
         skip: numbers that stay as they are, and make no frame an outlier: rotations, flags.
         per_step: keys of which each step of a chunk has statistics of its own.
-        outliers: names of two quantiles, outside of which frames are not trained on; see
-            `NormStats.compute`, like the rest.
+        outliers: names of two quantiles: frames of which a number in any window lies outside are
+            not trained on; see `NormStats.compute`, like the rest.
         workers: processes that read episodes.
         cache: a folder that keeps what is computed.
 
