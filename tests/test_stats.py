@@ -23,20 +23,24 @@ from egoloader import (
     KeyMap,
     KeySpec,
     MultiDataset,
+    Normalizer,
     NormStats,
     ZarrDataset,
     ZarrEpisode,
+    collate,
 )
 from egoloader.errors import (
     EpisodeError,
     EpisodeFormatError,
     MissingChunkWarning,
     MissingStatisticsError,
+    NonFiniteWarning,
     SampleError,
     SettingsError,
     StatisticsWarning,
     WorkerLostError,
 )
+from egoloader.normalizer import NormalizerSettings
 from egoloader.stats import computation, job, view
 from egoloader.transforms import (
     Chain,
@@ -387,6 +391,42 @@ def test_embodiments_may_have_transforms_of_their_own(tmp_path: Path, written: W
     assert list(stats["human"]) == ["hand", "action"]
     check_against_numpy(stats["human"]["hand"], joined(human, "pose"))
     check_against_numpy(stats["sawyer"]["state"], joined(sawyer, "pose")[:, [3]])
+
+
+def test_metadata_counts_where_it_is_asked_for(tmp_path: Path) -> None:
+    intrinsics = np.tile(np.float32([500, 500, 320, 240]), (30, 1))
+    intrinsics[15] = np.nan
+    score = np.linspace(0, 1, 30, dtype=np.float32)[:, None]
+    with pytest.warns(NonFiniteWarning):
+        EpisodeWriter.write(
+            tmp_path / "a.zarr",
+            numeric={"pose": ramp(30, 4), "intrinsics": intrinsics, "score": score},
+            fps=30,
+            embodiment="sawyer",
+        )
+    keymap = KeyMap.from_config(
+        {
+            "state": STATE,
+            "now": {"zarr_key": "pose", "key_type": "proprio_keys"},
+            "intrinsics": {"zarr_key": "intrinsics", "key_type": "metadata_keys"},
+            "score": {"zarr_key": "score", "key_type": "metadata_keys"},
+        }
+    )
+    renamed = [
+        Rename(keys=["intrinsics"], to=["k"]),
+        Concatenate(keys=["now", "score"], sizes=[4, 1], whole="both"),
+    ]
+    for steps, keys in (([], ["state", "now"]), (renamed, ["state", "both"])):
+        data = MultiDataset.from_folder(tmp_path, keymap, transforms=steps)
+        stats = NormStats.compute(data, outliers=("q0.01", "q99.99"), skip=keys)
+        assert list(stats["sawyer"]) == keys
+        batch = collate(data.__getitems__([15, 3]))
+        made = Normalizer(stats, NormalizerSettings(skip=keys)).normalize("sawyer", batch)
+        assert all(made[key] is batch[key] for key in made if key not in keys)
+    data = MultiDataset.from_folder(tmp_path, keymap)
+    assert list(NormStats.compute(data, keys=["score"])["sawyer"]) == ["score"]
+    with pytest.raises(EpisodeFormatError, match="frame 15: nan"):
+        NormStats.compute(data, keys=["intrinsics"])
 
 
 def test_whole_numbers_count_where_they_are_asked_for(tmp_path: Path) -> None:

@@ -83,8 +83,8 @@ class NormStats(Mapping[str, Mapping[str, KeyStats]]):
 
         Args:
             data: the frames; the statistics are of its keymaps and transforms.
-            keys: those to look at, of whole numbers or flags, too; all floating point ones for
-                None.
+            keys: those to look at, of whole numbers, flags or metadata, too; for None all floating
+                point ones but those that are made of `metadata_keys` alone.
             per_step: keys with steps of which each step has statistics of its own: (n, D…).
             frame_filter: as samplers take it.
             outliers: names of two quantiles, as in ("q0.01", "q99.99"). Frames are left out by the

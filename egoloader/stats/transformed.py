@@ -10,7 +10,7 @@ from egoloader.transforms import Chain, Concatenate, Drop, Rename, Split, Transf
 from egoloader.transforms.reference import ReferenceTransform
 from egoloader.transforms.transform import KeysTransform, companions, dim_mask_key, mask_key
 
-__all__ = ["Remainder", "can_reduce", "row_transforms", "without_keys"]
+__all__ = ["Remainder", "can_reduce", "roots_of", "row_transforms", "without_keys"]
 
 _PACKAGE = "egoloader."
 
@@ -83,6 +83,21 @@ def row_transforms(
         else:
             return None
     return Remainder(tuple(left), frozenset(mixed))
+
+
+def roots_of(
+    transforms: Sequence[Callable[..., Any]], keys: Iterable[str]
+) -> dict[str, frozenset[str]]:
+    """Return which of some keys each key behind transforms is made of, as far as these say."""
+    roots = {key: frozenset({key}) for key in keys}
+    for one in _flat(transforms):
+        if isinstance(one, Transform):
+            # All at once: names may be swapped.
+            roots |= {
+                key: frozenset[str]().union(*(roots.get(old, frozenset()) for old in olds))
+                for key, olds in one.origins.items()
+            }
+    return roots
 
 
 def can_reduce(transforms: Sequence[Callable[..., Any]]) -> bool:

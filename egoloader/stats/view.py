@@ -15,7 +15,7 @@ from egoloader.episode import ZarrEpisode
 from egoloader.keymap import RESERVED_NAMES, KeyMap, KeySpec
 from egoloader.sample import SampleMaker, SampleSettings
 from egoloader.stats.quantiles import EXACT_ROWS
-from egoloader.stats.transformed import Remainder, row_transforms, without_keys
+from egoloader.stats.transformed import Remainder, roots_of, row_transforms, without_keys
 from egoloader.transforms import Resample
 from egoloader.transforms.origins import kept_origins
 from egoloader.transforms.transform import companions
@@ -32,7 +32,8 @@ class View:
         rows: transforms of rows, and the keys that they don't make; None where none are looked at.
         settings: how samples are made.
         per_step: keys of which each step of a chunk is on its own.
-        wanted: keys that are looked at; None for all that are floating point.
+        wanted: keys that are looked at; None for all that are floating point, without metadata.
+        metadata: keys that are made of `metadata_keys` alone.
         is_exact: whether the numbers of keys are few enough to keep them all, (by rows or steps,
             by samples).
     """
@@ -42,6 +43,7 @@ class View:
     settings: SampleSettings
     per_step: frozenset[str]
     wanted: frozenset[str] | None
+    metadata: frozenset[str]
     is_exact: tuple[bool, bool]
 
     @property
@@ -55,6 +57,7 @@ class View:
                 self.settings.annotation_cutoff,
                 sorted(self.per_step),
                 None if self.wanted is None else sorted(self.wanted),
+                sorted(self.metadata),
                 self.is_exact,
             )
         )
@@ -74,7 +77,7 @@ class View:
         if self.wanted is not None:
             return [key for key in tensors if key in self.wanted]
         beside = {name for key in tensors for name in companions(key)} | RESERVED_NAMES
-        beside |= kept_origins(self.settings.transforms)
+        beside |= kept_origins(self.settings.transforms) | self.metadata
         return [key for key in tensors if key not in beside and sample[key].is_floating_point()]
 
 
@@ -94,7 +97,7 @@ def view_of(
         settings: how samples are made.
         frames: of all episodes that are looked at.
         per_step: keys of which each step of a chunk is on its own.
-        wanted: keys that are looked at; None for all that are floating point.
+        wanted: keys that are looked at; None for all that are floating point, without metadata.
     """
     entries = {
         key: dataclasses.replace(spec, mask=True)
@@ -110,12 +113,15 @@ def view_of(
     maker = SampleMaker(episode, KeyMap(entries), dataclasses.replace(plain, transforms=()))
     steps = max(len(maker.step_times(key)) for key in entries)
     steps = max([steps, *(one.steps for one in left.transforms if isinstance(one, Resample))])
+    metadata = {key for key, spec in entries.items() if spec.key_type == "metadata_keys"}
+    roots = roots_of(left.transforms, entries).items()
     return View(
         entries,
         row_transforms(left.transforms, ()),
         samples,
         frozenset(per_step),
         None if wanted is None else frozenset(wanted),
+        frozenset(key for key, its in roots if its and its <= metadata),
         (frames <= EXACT_ROWS, frames * steps <= EXACT_ROWS),
     )
 
