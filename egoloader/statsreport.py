@@ -61,12 +61,12 @@ def _line(key: str, stats: KeyStats, place: tuple[int, ...]) -> list[str]:
 
 def _outlier_lines(found: OutlierFilter) -> Iterator[str]:
     low, high = found.quantiles
-    total = sum(one.total_frames for one in found.episodes.values())
-    yield f"{found.num_outliers} of {total} frames lie outside {low} to {high}"
+    for name, (outliers, counted) in found.by_embodiment.items():
+        yield f"{shown(name)}: {outliers} of {counted} frames hold numbers outside {low} to {high}"
     for key, count in found.by_key.items():
         yield f"  {shown(key)}: {count} frames"
     by_episode = list(found.by_episode.items())
     for name, count in by_episode[:_MOST_EPISODES]:
-        yield f"  episode {shown(name)}: {count} of {found.episodes[name].total_frames}"
+        yield f"  episode {shown(name)}: {count} of {found.episodes[name].counted}"
     if len(by_episode) > _MOST_EPISODES:
         yield f"  and {len(by_episode) - _MOST_EPISODES} more episodes"

@@ -74,7 +74,8 @@ def test_options_reach_the_computation(tmp_path: Path) -> None:
     )
     assert NormStats.load(path) == wanted
     assert wanted.outliers is not None
-    assert f"{wanted.outliers.num_outliers} of 420 frames lie outside q1 to q99" in output
+    count = wanted.outliers.num_outliers
+    assert f"sawyer: {count} of 420 frames hold numbers outside q1 to q99" in output
     assert len(list(cache.iterdir())) == 2
 
 

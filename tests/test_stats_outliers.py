@@ -20,10 +20,12 @@ from egoloader import (
     NormStats,
     ZarrEpisode,
 )
-from egoloader.errors import EpisodeFormatError, SampleError
+from egoloader.errors import EpisodeFormatError, SampleError, SettingsError, StatisticsWarning
 from egoloader.stats import OutlierFilter
 from tests.statistics import ACTION, STATE, noise
 
+#: So few frames lose a large share of them.
+pytestmark = pytest.mark.filterwarnings("ignore:embodiment:egoloader.errors.StatisticsWarning")
 LENGTHS = (300, 200)
 #: By episode, the frames at which a number leaps, and which number.
 LEAPS = {"a.zarr": {17: 0, 18: 2, 250: 1}, "b.zarr": {0: 3, 199: 0}}
@@ -167,3 +169,47 @@ def test_other_episodes_are_refused(folder: Path, tmp_path: Path) -> None:
     data = MultiDataset.from_folder(tmp_path, KEYMAP)
     with pytest.raises((EpisodeFormatError, SampleError), match="compute the statistics again"):
         EpisodePoolSampler(data, 2, 2, frame_filter=found)
+
+
+def write_rows(folder: Path, embodiment: str, rows: npt.NDArray[Any]) -> None:
+    EpisodeWriter.write(
+        folder / f"{embodiment}.zarr", numeric={"pose": rows}, fps=30, embodiment=embodiment
+    )
+
+
+NOW = KeyMap.from_config({"state": {"zarr_key": "pose", "key_type": "proprio_keys"}})
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_embodiment_that_loses_many_frames_is_warned_of(tmp_path: Path) -> None:
+    write_rows(tmp_path, "human", noise(2000, 1, 0))
+    write_rows(tmp_path, "sawyer", noise(100, 20, 0))
+    data = MultiDataset.from_folder(tmp_path, NOW)
+    with pytest.warns(StatisticsWarning) as met:
+        found = NormStats.compute(data, outliers=("q0.01", "q99.99")).outliers
+    assert found is not None
+    count = found.by_embodiment["sawyer"][0]
+    assert 20 < count < 40
+    assert found.by_embodiment == {"human": (2, 2000), "sawyer": (count, 100)}
+    (said,) = [str(one.message) for one in met]
+    assert f"embodiment 'sawyer': {count} of 100 frames ({count}.0%) hold numbers" in said
+    assert f"by key 'state' {count}; the quantiles of 'state' are of 100 rows, of which" in said
+    assert said.endswith("every dimension: leave numbers out with skip, or go without outliers")
+    assert met[0].filename == __file__
+    with pytest.warns(StatisticsWarning, match=r"take wider quantiles \(q0.01, q99.99\), leave"):
+        NormStats.compute(data, outliers=("q1", "q99.99"))
+
+
+def test_an_embodiment_that_would_lose_all_frames_is_refused(tmp_path: Path) -> None:
+    write_rows(tmp_path, "human", noise(2000, 1, 0))
+    write_rows(tmp_path, "sawyer", np.arange(40, dtype=np.float32)[:, None] % 2)
+    keymap = KeyMap.from_config(
+        {
+            "state": {"zarr_key": "pose", "key_type": "proprio_keys"},
+            "action": {"zarr_key": "pose", "key_type": "action_keys", "offsets": [0, 1]},
+        }
+    )
+    data = MultiDataset.from_folder(tmp_path, keymap)
+    message = "'sawyer': 40 of 40 frames .*by key 'action' 40, 'state' 20; .* so that none would be"
+    with pytest.raises(SettingsError, match=message):
+        NormStats.compute(data, outliers=("q0.01", "q50"))

@@ -12,6 +12,8 @@ from egoloader import EpisodeDataModule, EpisodeWriter, KeyMap
 from egoloader.errors import EgoloaderError, SettingsError
 from egoloader.train.normalization import Normalization
 
+#: So few frames lose a large share of them.
+pytestmark = pytest.mark.filterwarnings("ignore:embodiment:egoloader.errors.StatisticsWarning")
 KEYMAP = KeyMap.from_config(
     {
         "state": {"zarr_key": "state", "key_type": "proprio_keys"},

@@ -22,7 +22,13 @@ from egoloader.keymap import KeyMap
 from egoloader.stats.blocks import Numbers, numbers_of
 from egoloader.stats.job import EpisodeJob, summarise
 from egoloader.stats.keystats import KeyStats
-from egoloader.stats.outliers import OutlierFilter, bounds_of, check_bounds, episode_outliers
+from egoloader.stats.outliers import (
+    OutlierFilter,
+    bounds_of,
+    check_bounds,
+    check_shares,
+    episode_outliers,
+)
 from egoloader.stats.outside import Bounds, Outliers, find_outliers
 from egoloader.stats.processes import EpisodeWorkers, check_sendable
 from egoloader.stats.skipping import Skip, check_skip, check_skipped_keys, skipped
@@ -129,9 +135,10 @@ class Computation:
         bounds = {name: bounds_of(its, quantiles, self._skip) for name, its in stats.items()}
         episodes = {}
         for job, found in self._in_order(functools.partial(_outliers, bounds)):
-            total = job.episode.total_frames
-            episodes[job.episode.name] = episode_outliers(total, job.counted, found)
-        return OutlierFilter(quantiles, episodes)
+            episodes[job.episode.name] = episode_outliers(job.episode, job.counted, found)
+        made = OutlierFilter(quantiles, episodes)
+        check_shares(made, stats)
+        return made
 
     def _in_order(
         self, function: Callable[[EpisodeJob], Result]

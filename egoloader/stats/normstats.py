@@ -90,7 +90,9 @@ class NormStats(Mapping[str, Mapping[str, KeyStats]]):
             outliers: names of two quantiles, as in ("q0.01", "q99.99"). Frames are left out by the
                 filter `outliers`, which a second pass over the data makes, of which a real number
                 of the sample, in any step of its windows, lies outside; padding never does. The
-                statistics themselves are of all frames.
+                statistics themselves are of all frames. Where an embodiment loses more than 5 % of
+                them, a `StatisticsWarning` says so: the quantiles are literal, so that of few rows
+                they leave out the extremes of every dimension.
             skip: numbers that make no frame an outlier, rotations say: {key: [3, 4, 5, 6]}, or
                 "all" of a key.
             workers: processes. Several are started anew, so that a script needs the usual
@@ -101,8 +103,8 @@ class NormStats(Mapping[str, Mapping[str, KeyStats]]):
                 looked at again for outliers count twice.
 
         Raises:
-            SettingsError: an option that can't be meant, a key that is not there, no frames, or no
-                numbers.
+            SettingsError: an option that can't be meant, a key that is not there, no frames, no
+                numbers, or an embodiment whose frames all are outliers.
             EpisodeError: an episode can't be read or transformed, or holds NaN or inf; names the
                 key and the frame.
             WorkerLostError: a process has ended before its work.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,24 @@ import numpy as np
 import numpy.typing as npt
 
 from egoloader.episode import ZarrEpisode
-from egoloader.errors import EpisodeFormatError, SettingsError, near_miss
+from egoloader.errors import EpisodeFormatError, SettingsError, StatisticsWarning, near_miss
 from egoloader.stats.keystats import KeyStats
 from egoloader.stats.outside import Bounds, Outliers
 from egoloader.stats.quantiles import QUANTILES
 from egoloader.stats.skipping import skipped
 
-__all__ = ["EpisodeOutliers", "OutlierFilter", "bounds_of", "check_bounds", "episode_outliers"]
+__all__ = [
+    "EpisodeOutliers",
+    "OutlierFilter",
+    "bounds_of",
+    "check_bounds",
+    "check_shares",
+    "episode_outliers",
+]
+
+#: Of an embodiment's frames: a larger share of outliers is seldom meant.
+_LARGE_SHARE = 0.05
+_WIDEST = (min(QUANTILES, key=QUANTILES.__getitem__), max(QUANTILES, key=QUANTILES.__getitem__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +37,18 @@ class EpisodeOutliers:
     """What a filter knows of an episode.
 
     Attributes:
+        embodiment: of the episode.
         total_frames: of the episode.
+        counted: frames that were looked at, those that statistics were made of.
         left_out: half-open runs of frames that are not kept, ascending: outliers, and frames of
             which no statistics were made.
         outliers: frames that are outliers.
         by_key: frames by the key that lies outside; a frame may be among those of several.
     """
 
+    embodiment: str
     total_frames: int
+    counted: int
     left_out: tuple[tuple[int, int], ...]
     outliers: int
     by_key: Mapping[str, int]
@@ -82,10 +98,16 @@ class OutlierFilter:
     @property
     def by_key(self) -> dict[str, int]:
         """Frames by the key that lies outside, most first; a frame may be among several."""
-        counts: Counter[str] = Counter()
+        return _by_key(self.episodes.values())
+
+    @property
+    def by_embodiment(self) -> dict[str, tuple[int, int]]:
+        """How many frames of each embodiment are outliers, and of how many that were looked at."""
+        found: dict[str, tuple[int, int]] = {}
         for one in self.episodes.values():
-            counts.update(one.by_key)
-        return dict(counts.most_common())
+            outliers, counted = found.get(one.embodiment, (0, 0))
+            found[one.embodiment] = outliers + one.outliers, counted + one.counted
+        return found
 
     @property
     def by_episode(self) -> dict[str, int]:
@@ -99,7 +121,9 @@ class OutlierFilter:
             "quantiles": list(self.quantiles),
             "episodes": {
                 name: {
+                    "embodiment": one.embodiment,
                     "total_frames": one.total_frames,
+                    "counted": one.counted,
                     "left_out": [list(span) for span in one.left_out],
                     "outliers": one.outliers,
                     "by_key": dict(one.by_key),
@@ -119,7 +143,9 @@ class OutlierFilter:
             low, high = check_bounds(plain["quantiles"])
             episodes = {
                 str(name): EpisodeOutliers(
+                    str(one["embodiment"]),
                     int(one["total_frames"]),
+                    int(one["counted"]),
                     tuple((int(start), int(stop)) for start, stop in one["left_out"]),
                     int(one["outliers"]),
                     {str(key): int(count) for key, count in one["by_key"].items()},
@@ -172,20 +198,66 @@ def bounds_of(
     return bounds
 
 
+def check_shares(found: OutlierFilter, stats: Mapping[str, Mapping[str, KeyStats]]) -> None:
+    """Warn of embodiments that lose many frames, by a `StatisticsWarning`.
+
+    Args:
+        found: the outliers.
+        stats: whose quantiles they lie outside of.
+
+    Raises:
+        SettingsError: no frame of an embodiment would be left; says by which keys.
+    """
+    for name, (outliers, counted) in found.by_embodiment.items():
+        if outliers <= _LARGE_SHARE * counted:
+            continue
+        by_key = _by_key(one for one in found.episodes.values() if one.embodiment == name)
+        counts = ", ".join(f"{key!r} {count}" for key, count in by_key.items())
+        rows = stats[name][next(iter(by_key))].count
+        low, high = found.quantiles
+        text = (
+            f"embodiment {name!r}: {outliers} of {counted} frames ({outliers / counted:.1%}) hold "
+            f"numbers outside {low} to {high} and are left out, by key {counts}; the quantiles of "
+            f"{next(iter(by_key))!r} are of {rows} rows"
+        )
+        if 1 / max(rows, 1) > QUANTILES[low] or 1 / max(rows, 1) > 1 - QUANTILES[high]:
+            text += ", of which they leave out the least and the greatest of every dimension"
+        wider = (
+            "" if found.quantiles == _WIDEST else f"take wider quantiles ({', '.join(_WIDEST)}), "
+        )
+        remedy = f"{wider}leave numbers out with skip, or go without outliers"
+        if outliers == counted:
+            raise SettingsError(f"{text}, so that none would be left: {remedy}")
+        warnings.warn(f"{text}: {remedy}", StatisticsWarning, stacklevel=4)
+
+
+def _by_key(episodes: Iterable[EpisodeOutliers]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for one in episodes:
+        counts.update(one.by_key)
+    return dict(counts.most_common())
+
+
 def episode_outliers(
-    total_frames: int, counted: npt.NDArray[np.int64], found: Outliers
+    episode: ZarrEpisode, counted: npt.NDArray[np.int64], found: Outliers
 ) -> EpisodeOutliers:
     """Return what a filter keeps of an episode's outliers.
 
     Args:
-        total_frames: of the episode.
+        episode: the episode.
         counted: frames that were looked at; others are left out.
         found: in them.
     """
-    is_out = np.ones(total_frames + 2, dtype=np.int8)
+    is_out = np.ones(episode.total_frames + 2, dtype=np.int8)
     is_out[[0, -1]] = 0
     is_out[counted + 1] = 0
     is_out[found.frames + 1] = 1
     edges = np.flatnonzero(np.diff(is_out)).reshape(-1, 2)
-    spans = tuple((int(start), int(stop)) for start, stop in edges)
-    return EpisodeOutliers(total_frames, spans, len(found.frames), dict(found.by_key))
+    return EpisodeOutliers(
+        episode.embodiment,
+        episode.total_frames,
+        len(counted),
+        tuple((int(start), int(stop)) for start, stop in edges),
+        len(found.frames),
+        dict(found.by_key),
+    )

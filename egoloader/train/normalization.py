@@ -93,9 +93,12 @@ class Normalization:
 
 
 def _report(outliers: OutlierFilter) -> str:
-    """Return how many frames are left out, and by which keys' numbers."""
+    """Return how many frames of each embodiment are left out, and by which keys' numbers."""
     low, high = outliers.quantiles
-    by_key = ", ".join(f"{shown(key)} {count}" for key, count in outliers.by_key.items())
-    return f"{outliers.num_outliers} frames with numbers outside {low} to {high} are left out" + (
-        f": {by_key}" if by_key else ""
+    shares = ", ".join(
+        f"{shown(name)} {count} of {counted}"
+        for name, (count, counted) in outliers.by_embodiment.items()
     )
+    by_key = ", ".join(f"{shown(key)} {count}" for key, count in outliers.by_key.items())
+    text = f"frames with numbers outside {low} to {high} are left out: {shares}"
+    return f"{text} (by key: {by_key})" if by_key else text
