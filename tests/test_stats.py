@@ -6,7 +6,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -811,3 +811,69 @@ def test_constant_numbers_have_no_spread(tmp_path: Path) -> None:
     assert stats.mean.tolist() == rows[0].tolist()
     assert stats.is_constant.all()
     assert dataclasses.is_dataclass(stats)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfRows(Transform):
+    """A step of rows that is none of the project's.
+
+    Args:
+        change: what it does to a sample.
+    """
+
+    change: Callable[[dict[str, Any]], Any]
+
+    @property
+    def is_per_row(self) -> bool:
+        return True
+
+    def _shapes(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(given)
+
+    def _apply(self, sample: dict[str, Any]) -> Any:
+        return self.change(sample)
+
+
+def too_big(sample: dict[str, Any]) -> dict[str, Any]:
+    if (sample["state"] >= 41000).any():
+        raise ValueError("too big")
+    return sample
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (too_big, r"'ep_0.zarr', frame 41: transform OfRows failed: ValueError\('too big'\)"),
+        (
+            lambda sample: sample["stat"],
+            r"frame 0: transform OfRows failed: KeyError\('stat'\); the",
+        ),
+        (lambda sample: None, "frame 0: transform OfRows failed: .*must return the sample, a dict"),
+    ],
+)
+def test_a_step_of_rows_that_fails_is_named(
+    folder: Path, written: Written, change: Callable[[dict[str, Any]], Any], message: str
+) -> None:
+    keymap = KeyMap.from_config({"state": {"zarr_key": "pose", "key_type": "proprio_keys"}})
+    data = MultiDataset.from_folder(folder, keymap, transforms=[OfRows(change)])
+    with pytest.raises(SampleError, match=message):
+        NormStats.compute(data)
+
+
+def test_steps_of_rows_are_handed_what_samples_carry(folder: Path, written: Written) -> None:
+    seen = set[tuple[str, ...]]()
+
+    def faster(sample: dict[str, Any]) -> dict[str, Any]:
+        seen.add(tuple(sorted(sample)))
+        rate = sample["fps"] * (1 + sample["frame_index"])
+        return {**sample, "state": sample["state"] * rate[..., None]}
+
+    keymap = KeyMap.from_config({"state": {"zarr_key": "pose", "key_type": "proprio_keys"}})
+    data = MultiDataset.from_folder(folder, keymap, transforms=[OfRows(faster)])
+    stats = NormStats.compute(data)
+    assert list(stats["sawyer"]) == ["state"]
+    samples = data.__getitems__(range(len(data)))
+    rows = np.stack([sample["state"].double().numpy() for sample in samples])
+    np.testing.assert_allclose(stats["sawyer"]["state"].mean, rows.mean(axis=0), rtol=1e-6)
+    (by_rows, by_samples) = sorted(seen, key=len, reverse=True)
+    assert set(by_rows) - set(by_samples) == {"state_is_pad"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,11 @@ import torch
 
 from egoloader.assembly import make_batch
 from egoloader.batch import Batch, Sample
-from egoloader.episode import ZarrEpisode
-from egoloader.errors import EgoloaderError, EpisodeFormatError, SampleError
+from egoloader.episode import ANNOTATIONS, ZarrEpisode
+from egoloader.errors import EpisodeFormatError, SampleError
 from egoloader.frameindex import marks_of
-from egoloader.keymap import KeyMap, other_span_key
-from egoloader.sample import SampleMaker
+from egoloader.keymap import RESERVED_NAMES, KeyMap, KeySpec, other_span_key
+from egoloader.sample import SampleMaker, check_sample
 from egoloader.stats.view import View, entry_dtype
 from egoloader.transforms.transform import dim_mask_key, mask_key
 
@@ -26,6 +27,14 @@ IntArray = npt.NDArray[np.int64]
 
 #: Frames that are looked at at once: of rows, and of samples.
 _ROWS, _SAMPLES = 16_384, 256
+#: An entry that nothing is read for.
+_TASK = KeyMap(
+    {"task": KeySpec(zarr_key=ANNOTATIONS, key_type="annotation_keys", text="task", optional=True)}
+)
+_NOT_THERE = (
+    "the samples that statistics are made of have no cameras, texts and JSON rows: a transform "
+    "must leave them alone where they are not there"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +152,7 @@ def _made(maker: SampleMaker, frames: IntArray) -> Batch:
     except SampleError as error:
         if isinstance(error.__cause__, KeyError):
             raise SampleError(
-                f"{error.message}; the samples that statistics are made of have no cameras, texts "
-                "and JSON rows: a transform must leave them alone where they are not there",
+                f"{error.message}; {_NOT_THERE}",
                 episode=error.episode,
                 frame=error.frame,
             ) from error.__cause__
@@ -167,26 +175,43 @@ def _transformed_rows(episode: ZarrEpisode, view: View, frames: IntArray) -> Sam
     """Return rows of all entries at frames, as a batch of that many samples without windows."""
     rows = _rows(episode, view, frames)
     assert view.rows is not None
+    if not view.rows.transforms:
+        return rows
+    rows |= _context(episode, view, frames)
     for transform in view.rows.transforms:
         rows = _apply(transform, rows, episode, frames)
-    return rows
+    return {key: value for key, value in rows.items() if key not in RESERVED_NAMES}
+
+
+def _context(episode: ZarrEpisode, view: View, frames: IntArray) -> Sample:
+    """Return what samples carry besides the keymap's entries."""
+    plain = dataclasses.replace(view.settings, transforms=())
+    batch = _made(SampleMaker(episode, _TASK, plain), frames)
+    assert batch.tensors is not None
+    return {key: value for key, value in batch.tensors.items() if key in RESERVED_NAMES}
 
 
 def _apply(
     transform: Callable[[Sample], Sample], rows: Sample, episode: ZarrEpisode, frames: IntArray
 ) -> Sample:
     try:
-        return transform(rows)
-    except EgoloaderError as error:
+        return check_sample(transform(rows))
+    except Exception as error:
+        name = getattr(transform, "__name__", type(transform).__name__)
         for place, frame in enumerate(frames.tolist()):  # which of them it was
             one = {key: value[place : place + 1] for key, value in rows.items()}
             try:
-                transform(one)
-            except EgoloaderError as its:
+                check_sample(transform(one))
+            except Exception as its:
+                hint = f"; {_NOT_THERE}" if isinstance(its, KeyError) else ""
                 raise SampleError(
-                    f"transform failed: {its}", episode=episode.name, frame=frame
+                    f"transform {name} failed: {its!r}{hint}", episode=episode.name, frame=frame
                 ) from its
-        raise SampleError(f"transform failed: {error}", episode=episode.name) from error
+        raise SampleError(
+            f"transform {name} takes each row, and not several: {error!r}; a Transform must take "
+            "any leading axes",
+            episode=episode.name,
+        ) from error
 
 
 def _rows(episode: ZarrEpisode, view: View, frames: IntArray) -> Sample:
