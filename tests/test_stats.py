@@ -327,11 +327,31 @@ def test_absent_arrays_never_count(tmp_path: Path) -> None:
     extra = {"zarr_key": "extra", "key_type": "proprio_keys", "optional": True, "shape": [2]}
     never = {"zarr_key": "never", "key_type": "proprio_keys", "optional": True, "shape": [3]}
     keymap = KeyMap.from_config({"state": STATE, "extra": extra, "never": never})
-    stats = NormStats.compute(MultiDataset.from_folder(tmp_path, keymap))["sawyer"]
+    data = MultiDataset.from_folder(tmp_path, keymap)
+    with pytest.warns(StatisticsWarning, match="'sawyer', key 'never': not one number") as met:
+        stats = NormStats.compute(data)["sawyer"]
+    assert [one.filename for one in met] == [__file__]
     assert stats["state"].count == 29
     check_against_numpy(stats["extra"], both["extra"])
     assert stats["never"].count == 0
     assert stats["never"].max.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_an_action_of_which_nothing_counts_is_refused(tmp_path: Path, is_joined: bool) -> None:
+    write_folder(tmp_path, [12], "sawyer", "s")
+    write_folder(tmp_path, [12], "human", "h")
+    gone = {**ACTION, "zarr_key": "gripper", "optional": True, "shape": [1]}
+    keymap = KeyMap.from_config({"state": STATE, "action": ACTION, "gripper": gone})
+    whole: dict[str, Any] = {"keys": ["gripper"], "sizes": [1], "optional": ["gripper"]}
+    joined = [Concatenate(**whole, whole="hand")] if is_joined else []
+    keymaps = {"human": KEYMAP, "sawyer": keymap}
+    transforms = {"human": [], "sawyer": joined}
+    data = MultiDataset.from_folder(tmp_path, keymaps, transforms=transforms)
+    key = "hand" if is_joined else "gripper"
+    with pytest.raises(SettingsError, match=f"'sawyer', key '{key}': not one number of it counts"):
+        NormStats.compute(data)
+    assert list(NormStats.compute(data, keys=["state"])) == ["human", "sawyer"]
 
 
 def even(episode: ZarrEpisode) -> npt.NDArray[np.bool_]:
@@ -571,6 +591,7 @@ def test_transforms_of_cameras_are_told_that_there_are_none(tmp_path: Path) -> N
         NormStats.compute(data)
 
 
+@pytest.mark.filterwarnings("ignore:embodiment:egoloader.errors.StatisticsWarning")
 def test_progress_is_told(data: MultiDataset) -> None:
     told: list[tuple[int, int]] = []
     NormStats.compute(data, outliers=("q1", "q99"), on_progress=lambda *one: told.append(one))
@@ -713,6 +734,7 @@ def test_many_rows_are_sketched_with_the_error_that_is_stated(
     )
 
 
+@pytest.mark.filterwarnings("ignore:embodiment:egoloader.errors.StatisticsWarning")
 def test_they_survive_files_and_checkpoints(data: MultiDataset, tmp_path: Path) -> None:
     stats = NormStats.compute(data, per_step=["action"], outliers=("q1", "q99"))
     stats.save(tmp_path / "stats.json")
@@ -727,7 +749,14 @@ def test_they_survive_files_and_checkpoints(data: MultiDataset, tmp_path: Path) 
 
 
 def outliers_at(start: int, stop: int) -> dict[str, Any]:
-    one = {"total_frames": 77, "left_out": [[start, stop]], "outliers": 1, "by_key": {}}
+    one = {
+        "embodiment": "sawyer",
+        "total_frames": 77,
+        "counted": 77,
+        "left_out": [[start, stop]],
+        "outliers": 1,
+        "by_key": {},
+    }
     return {"quantiles": ["q1", "q99"], "episodes": {"a": one}}
 
 

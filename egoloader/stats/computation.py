@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from egoloader.columns import Column, kept_frames
 from egoloader.dataset import MultiDataset, ZarrDataset
 from egoloader.episode import ZarrEpisode
-from egoloader.errors import EpisodeFormatError, SettingsError, check_whole
+from egoloader.errors import EpisodeFormatError, SettingsError, StatisticsWarning, check_whole
 from egoloader.gathering import EpisodeRecord
 from egoloader.keymap import KeyMap
 from egoloader.stats.blocks import Numbers, numbers_of
@@ -122,10 +123,13 @@ class Computation:
             its = mergers[job.episode.embodiment]
             for key, summary in summaries.items():
                 _merge(its, key, summary, job.episode)
-        return {
+        stats = {
             name: {key: merger.stats() for key, merger in its.items()}
             for name, its in mergers.items()
         }
+        for name, its_stats in stats.items():
+            self._check_counted(name, its_stats)
+        return stats
 
     def outliers(self, stats: Stats) -> OutlierFilter | None:
         """Return the filter of frames with numbers outside quantiles, where it is asked for."""
@@ -139,6 +143,21 @@ class Computation:
         made = OutlierFilter(quantiles, episodes)
         check_shares(made, stats)
         return made
+
+    def _check_counted(self, embodiment: str, stats: Mapping[str, KeyStats]) -> None:
+        """Refuse actions of which no number is counted; warn of other keys."""
+        view = self._views[embodiment]
+        for key in (key for key, one in stats.items() if not one.count):
+            what = (
+                f"embodiment {embodiment!r}, key {key!r}: not one number of it counts, as each is "
+                "padded, or stands in for an array that no episode has"
+            )
+            if view is not None and key in view.actions:
+                raise SettingsError(
+                    f"{what}; nothing can be learned of such an action: leave it out of this "
+                    "embodiment's keymap, or out of what a transform joins it to"
+                )
+            warnings.warn(f"{what}; it is not normalised", StatisticsWarning, stacklevel=4)
 
     def _in_order(
         self, function: Callable[[EpisodeJob], Result]

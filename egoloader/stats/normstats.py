@@ -73,6 +73,9 @@ class NormStats(Mapping[str, Mapping[str, KeyStats]]):
         dimensions (`<key>_dim_is_pad`) and arrays that are absent never count. Cameras are not
         read: transforms of cameras alone are left out.
 
+        An action of which nothing counts is refused, and of another key there is a
+        `StatisticsWarning`.
+
         Frames that are not served (in quarantine, or not kept by `frame_filter`) don't count: a row
         that is met in other frames' windows only is not among the rows.
 
@@ -104,7 +107,8 @@ class NormStats(Mapping[str, Mapping[str, KeyStats]]):
 
         Raises:
             SettingsError: an option that can't be meant, a key that is not there, no frames, no
-                numbers, or an embodiment whose frames all are outliers.
+                numbers, an embodiment's action of which none counts, or an embodiment whose frames
+                all are outliers.
             EpisodeError: an episode can't be read or transformed, or holds NaN or inf; names the
                 key and the frame.
             WorkerLostError: a process has ended before its work.

@@ -34,6 +34,7 @@ class View:
         per_step: keys of which each step of a chunk is on its own.
         wanted: keys that are looked at; None for all that are floating point, without metadata.
         metadata: keys that are made of `metadata_keys` alone.
+        actions: keys that are made of any `action_keys`.
         is_exact: whether the numbers of keys are few enough to keep them all, (by rows or steps,
             by samples).
     """
@@ -44,6 +45,7 @@ class View:
     per_step: frozenset[str]
     wanted: frozenset[str] | None
     metadata: frozenset[str]
+    actions: frozenset[str]
     is_exact: tuple[bool, bool]
 
     @property
@@ -113,15 +115,18 @@ def view_of(
     maker = SampleMaker(episode, KeyMap(entries), dataclasses.replace(plain, transforms=()))
     steps = max(len(maker.step_times(key)) for key in entries)
     steps = max([steps, *(one.steps for one in left.transforms if isinstance(one, Resample))])
-    metadata = {key for key, spec in entries.items() if spec.key_type == "metadata_keys"}
-    roots = roots_of(left.transforms, entries).items()
+    roots = {
+        key: {entries[root].key_type for root in its}
+        for key, its in roots_of(left.transforms, entries).items()
+    }
     return View(
         entries,
         row_transforms(left.transforms, ()),
         samples,
         frozenset(per_step),
         None if wanted is None else frozenset(wanted),
-        frozenset(key for key, its in roots if its and its <= metadata),
+        frozenset(key for key, kinds in roots.items() if kinds == {"metadata_keys"}),
+        frozenset(key for key, kinds in roots.items() if "action_keys" in kinds),
         (frames <= EXACT_ROWS, frames * steps <= EXACT_ROWS),
     )
 
