@@ -19,6 +19,7 @@ __all__ = [
     "ListedFrames",
     "check_column",
     "digest_of",
+    "drawable_frames",
     "frame_weights",
     "kept_frames",
     "stored_bytes",
@@ -123,6 +124,24 @@ def frame_weights(
             f"that float64 holds, got {total} over all {len(weights)} frames"
         )
     return weights
+
+
+def drawable_frames(
+    data: FrameSource, column: Column, kept: Mapping[str, IntArray]
+) -> dict[str, IntArray]:
+    """Return, like `kept_frames`, those of the kept frames whose weights are above 0.
+
+    Raises:
+        SettingsError, EpisodeError: see `frame_weights`.
+    """
+    sizes = {name: len(kept.get(name, range(total))) for name, total in data.frames_by_episode()}
+    weights = frame_weights(data, column, kept, list(sizes))
+    ends = np.cumsum(list(sizes.values()))
+    drawable = dict(kept)
+    for (name, size), its in zip(sizes.items(), np.split(weights, ends[:-1]), strict=True):
+        if not its.all():
+            drawable[name] = kept.get(name, np.arange(size))[its > 0]
+    return drawable
 
 
 def stored_bytes(data: FrameSource) -> dict[str, int]:

@@ -191,6 +191,11 @@ class EpisodeDataModule(lightning.LightningDataModule):
         self._frame_filter = column
 
     @property
+    def frame_weights(self) -> Column | None:
+        """How often frames of the training episodes are drawn."""
+        return self._frame_weights
+
+    @property
     def collate_fn(self) -> Collate:
         """What makes batches of samples."""
         return self._collate

@@ -75,6 +75,7 @@ def stats(
             keys=key or None,
             per_step=per_step or (),
             frame_filter=config.data.frame_filter,
+            frame_weights=config.data.frame_weights,
             outliers=None if outliers is None else [one.strip() for one in outliers.split(",")],
             skip=_parse_skip(skip or ()),
             workers=min(_cores() if workers is None else workers, len(data.episodes)),

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from egoloader import EpisodeDataModule, EpisodeWriter, KeyMap
+from egoloader import EpisodeDataModule, EpisodeWriter, KeyMap, ZarrEpisode
 from egoloader.errors import EgoloaderError, SettingsError
 from egoloader.train.normalization import Normalization
 
@@ -77,6 +78,33 @@ def test_outliers_are_neither_drawn_nor_are_frames_that_were_left_out(arms: Path
     assert ("0.zarr", 7) not in frames
     assert 80 < len(frames) < 120
     assert max(frame for _, frame in frames) < 30
+
+
+@pytest.mark.parametrize("frame_filter", [None, "good"])
+def test_frames_that_are_never_drawn_do_not_count(arms: Path, frame_filter: str | None) -> None:
+    def weights(episode: ZarrEpisode) -> npt.NDArray[np.float64]:
+        at = np.arange(episode.total_frames)
+        return np.where(at == 7, 0.0, 1.0 + at) * (not episode.name.startswith("3"))
+
+    data = module(arms, frame_filter=frame_filter, frame_weights=weights, valid_ratio=0.0)
+    stats = Normalization(mode="zscore").fit(data).stats["arm"]["state"]
+    stop = 40 if frame_filter is None else 30
+    rows = [
+        np.delete(episode.read({"state": [(0, stop)]})["state"][0], 7, axis=0)
+        for episode in data.training_episodes.open_each()
+        if not episode.name.startswith("3")
+    ]
+    assert stats.count == 3 * (stop - 1)
+    np.testing.assert_allclose(stats.mean, np.concatenate(rows).mean(axis=0), atol=1e-6)
+    assert stats.max.max() < 1000
+
+
+def test_outliers_and_weights_go_together(arms: Path) -> None:
+    data = module(arms, frame_weights="good", valid_ratio=0.0)
+    Normalization(outliers=["q1", "q99"]).fit(data)
+    frames = drawn(data)
+    assert max(frame for _, frame in frames) < 30
+    assert ("0.zarr", 7) not in frames
 
 
 def test_frames_can_be_left_out_until_the_order_is_made(arms: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from egoloader.columns import Column, kept_frames
+from egoloader.columns import Column, drawable_frames, kept_frames
 from egoloader.dataset import MultiDataset, ZarrDataset
 from egoloader.episode import ZarrEpisode
 from egoloader.errors import EpisodeFormatError, SettingsError, StatisticsWarning, check_whole
@@ -55,6 +55,7 @@ class ComputationSettings:
     keys: Sequence[str] | None
     per_step: Sequence[str]
     frame_filter: Column | None
+    frame_weights: Column | None
     outliers: Sequence[str] | None
     skip: Skip
     workers: int
@@ -106,7 +107,7 @@ class Computation:
         self._on_progress = on_progress
         self._skip = check_skip(settings.skip)
         self._records = _records(data)
-        self._frames = _counted(data, settings.frame_filter)
+        self._frames = _counted(data, settings)
         if not sum(self._served().values()):
             raise SettingsError("there are no frames to make statistics of")
         self._views = self._made_views()
@@ -289,9 +290,15 @@ def _keymap(data: MultiDataset | ZarrDataset, embodiment: str) -> KeyMap:
     return data.keymaps[embodiment] if isinstance(data, MultiDataset) else data.keymap
 
 
-def _counted(data: MultiDataset | ZarrDataset, frame_filter: Column | None) -> dict[str, IntArray]:
+def _counted(
+    data: MultiDataset | ZarrDataset, settings: ComputationSettings
+) -> dict[str, IntArray]:
     """Return the frames that count of those episodes of which not all do, ascending."""
+    column, weights = settings.frame_filter, settings.frame_weights
+    kept = {} if column is None else kept_frames(data, column)
+    if weights is not None:
+        kept = drawable_frames(data, weights, kept)
     counted = dict(data.spared)
-    for name, kept in ({} if frame_filter is None else kept_frames(data, frame_filter)).items():
-        counted[name] = counted[name][kept] if name in counted else kept
+    for name, its in kept.items():
+        counted[name] = counted[name][its] if name in counted else its
     return counted

@@ -57,6 +57,7 @@ class NormStats(Mapping[str, Mapping[str, KeyStats]]):
         keys: Sequence[str] | None = None,
         per_step: Sequence[str] = (),
         frame_filter: Column | None = None,
+        frame_weights: Column | None = None,
         outliers: Sequence[str] | None = None,
         skip: Skip = (),
         workers: int = 1,
@@ -76,7 +77,8 @@ class NormStats(Mapping[str, Mapping[str, KeyStats]]):
         An action of which nothing counts is refused, and of another key there is a
         `StatisticsWarning`.
 
-        Frames that are not served (in quarantine, or not kept by `frame_filter`) don't count: a row
+        Frames that are not drawn (in quarantine, not kept by `frame_filter`, or of weight 0) don't
+        count: a row
         that is met in other frames' windows only is not among the rows.
 
         Moments are summed in float64, and are the same, bit for bit, for any number of workers and
@@ -90,6 +92,8 @@ class NormStats(Mapping[str, Mapping[str, KeyStats]]):
                 point ones but those that are made of `metadata_keys` alone.
             per_step: keys with steps of which each step has statistics of its own: (n, D…).
             frame_filter: as samplers take it.
+            frame_weights: as samplers take them: frames of weight 0, which are never drawn, don't
+                count; all others count once.
             outliers: names of two quantiles, as in ("q0.01", "q99.99"). Frames are left out by the
                 filter `outliers`, which a second pass over the data makes, of which a real number
                 of the sample, in any step of its windows, lies outside; padding never does. The
@@ -117,6 +121,7 @@ class NormStats(Mapping[str, Mapping[str, KeyStats]]):
             keys=keys,
             per_step=per_step,
             frame_filter=frame_filter,
+            frame_weights=frame_weights,
             outliers=outliers,
             skip=skip,
             workers=workers,

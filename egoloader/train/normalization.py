@@ -51,7 +51,8 @@ class Normalization:
     def fit(self, data: EpisodeDataModule) -> Normalizer:
         """Compute statistics of a data module's training episodes; have it pass over outliers.
 
-        The frames that count are those that it draws. Call it ahead of the module's `setup`.
+        The frames that count are those that it draws, each once, whatever its weight above 0. Call
+        it ahead of the module's `setup`.
 
         Raises:
             SettingsError: an option that doesn't fit the episodes.
@@ -71,6 +72,7 @@ class Normalization:
                 data.training_episodes,
                 per_step=self.per_step,
                 frame_filter=data.frame_filter,
+                frame_weights=data.frame_weights,
                 outliers=self.outliers,
                 skip=self._skip,
                 workers=self.workers,
