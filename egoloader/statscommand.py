@@ -49,7 +49,8 @@ def stats(
     """Compute what a policy's numbers are normalised by: egoloader stats FOLDER keymap=human.
 
     Mean, spread, range and quantiles of each key, as training sees it: keymap, transforms, filters,
-    quarantine and frame filter are the config's. With --cache, a run that was ended goes on.
+    quarantine, frame filter, weights and norm.numbers (but mode) are the config's, where no option
+    says otherwise. With --cache, a run that was ended goes on.
     """
     from egoloader.dataset import MultiDataset
     from egoloader.stats import NormStats
@@ -63,6 +64,10 @@ def stats(
     options["filters"] = make(config.data.filters)
     options["transforms"] = make(config.data.transforms) or ()
     options["split"] = split
+    wanted = _training_options(config.norm.numbers)
+    given = {"per_step": per_step, "outliers": _parse_bounds(outliers), "cache": cache}
+    wanted |= {name: value for name, value in given.items() if value}
+    wanted["skip"] = _joined_skip(wanted["skip"], skip or (), wanted["outliers"])
     data = MultiDataset.from_folder(folder, keymap, **options)
     columns = (TextColumn("computing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
@@ -73,13 +78,10 @@ def stats(
         found = NormStats.compute(
             data,
             keys=key or None,
-            per_step=per_step or (),
             frame_filter=config.data.frame_filter,
             frame_weights=config.data.frame_weights,
-            outliers=None if outliers is None else [one.strip() for one in outliers.split(",")],
-            skip=_parse_skip(skip or ()),
+            **wanted,
             workers=min(_cores() if workers is None else workers, len(data.episodes)),
-            cache=cache,
             on_progress=lambda done, total: progress.update(bar, completed=done, total=total),
         )
     console = Console()
@@ -107,20 +109,61 @@ def _check_output(output: Path | None) -> None:
         raise ConfigError(f"--output: there is no folder {str(output.parent)!r}; make it first")
 
 
-def _parse_skip(texts: Sequence[str]) -> dict[str, list[int] | str]:
-    """Return what options say is left out: KEY, or KEY:3,4,5,6.
+def _training_options(numbers: Any) -> dict[str, Any]:
+    """Return what a training config says of numbers that decides what is found in them."""
+    from egoloader.train.config import make
+
+    numbers = {} if numbers is None else numbers
+    return {
+        "per_step": make(numbers.get("per_step")) or (),
+        "outliers": make(numbers.get("outliers")),
+        "skip": make(numbers.get("skip")) or (),
+        "cache": numbers.get("cache"),
+    }
+
+
+def _parse_bounds(outliers: str | None) -> list[str] | None:
+    return None if outliers is None else [one.strip() for one in outliers.split(",")]
+
+
+def _joined_skip(
+    training: Any, texts: Sequence[str], outliers: Sequence[str] | None
+) -> dict[str, list[int] | str]:
+    """Return what makes no outliers: what training leaves as it is, and what options say.
 
     Raises:
-        ConfigError: one is neither.
+        ConfigError: an option is neither KEY nor KEY:3,4,5,6, or there are no outliers.
+        SettingsError: what training leaves can't be meant.
     """
-    found: dict[str, list[int] | str] = {}
+    from egoloader.stats import check_skip
+
+    if texts and outliers is None:
+        raise ConfigError(
+            "--skip says which numbers make no frame an outlier, and none are looked for; give "
+            "--outliers q0.01,q99.99 as well"
+        )
+    found: dict[str, list[int] | str] = {
+        key: "all" if places is None else list(places)
+        for key, places in check_skip(training).items()
+    }
     for text in texts:
-        key, colon, places = text.rpartition(":")
-        if not colon:
-            found[text] = "all"
-            continue
-        numbers = [one.strip() for one in places.split(",")]
-        if not key or not all(one.isdecimal() for one in numbers):
-            raise ConfigError(f"--skip is KEY, or KEY:3,4,5,6 for dimensions, got {text!r}")
-        found[key] = [int(one) for one in numbers]
+        key, places = _parse_skip(text)
+        known = found.get(key, [])
+        is_all = isinstance(known, str) or isinstance(places, str)
+        found[key] = "all" if is_all else sorted({*known, *places})
     return found
+
+
+def _parse_skip(text: str) -> tuple[str, list[int] | str]:
+    """Return what an option says is left out, KEY or KEY:3,4,5,6: the key, and its dimensions.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    key, colon, places = text.rpartition(":")
+    if not colon:
+        return text, "all"
+    numbers = [one.strip() for one in places.split(",")]
+    if not key or not all(one.isdecimal() for one in numbers):
+        raise ConfigError(f"--skip is KEY, or KEY:3,4,5,6 for dimensions, got {text!r}")
+    return key, [int(one) for one in numbers]

@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -79,6 +80,40 @@ def test_options_reach_the_computation(tmp_path: Path) -> None:
     assert len(list(cache.iterdir())) == 2
 
 
+def test_norm_numbers_are_those_of_the_config(tmp_path: Path) -> None:
+    write_folder(tmp_path / "data", [300, 120])
+    path = tmp_path / "stats.json"
+    cache = tmp_path / "cache"
+    arguments = [
+        str(tmp_path / "data"), *ENTRIES, *ALONE, "--output", str(path),
+        "norm.numbers.per_step=[command]", "norm.numbers.outliers=[q1,q99]",
+        "norm.numbers.skip={pose: [1, 2], command: [0]}", f"norm.numbers.cache={cache}",
+    ]  # fmt: skip
+    run(*arguments, "--skip", "pose:3", "--skip", "pose:1", "--skip", "command")
+    data = MultiDataset.from_folder(tmp_path / "data", KEYMAP)
+    skip = {"command": "all", "pose": [1, 2, 3]}
+    wanted = NormStats.compute(data, per_step=["command"], outliers=("q1", "q99"), skip=skip)
+    assert NormStats.load(path) == wanted
+    assert len(list(cache.iterdir())) == 2
+    # What an option says goes ahead of it.
+    run(*arguments, "--skip", "pose:3", "--skip", "command", "--outliers", "q0.01,q99.99")
+    wanted = NormStats.compute(data, per_step=["command"], outliers=("q0.01", "q99.99"), skip=skip)
+    assert NormStats.load(path) == wanted
+    run(str(tmp_path / "data"), *ENTRIES, *ALONE, "--output", str(path), "norm=none")
+    assert NormStats.load(path) == NormStats.compute(data)
+
+
+def test_weights_are_those_of_the_config(tmp_path: Path) -> None:
+    for name, weight in {"a": 0.0, "b": 2.0}.items():
+        numeric = {"pose": ramp(9, 4), "command": noise(9, 2, 0), "w": np.full((9, 1), weight)}
+        path = tmp_path / f"data/{name}.zarr"
+        EpisodeWriter.write(path, fps=30, embodiment="sawyer", numeric=numeric)
+    output = tmp_path / "stats.json"
+    weights = "data.frame_weights=w"
+    run(str(tmp_path / "data"), *ENTRIES, *ALONE, "--output", str(output), weights)
+    assert NormStats.load(output)["sawyer"]["pose"].count == 9
+
+
 def test_the_split_is_that_of_training(tmp_path: Path) -> None:
     write_folder(tmp_path / "data", [10, 20, 30, 40, 50])
     path = tmp_path / "stats.json"
@@ -116,7 +151,12 @@ def test_constant_numbers_are_marked(tmp_path: Path) -> None:
         (("--split", "tran"), SettingsError, "did you mean 'train'"),
         (("--outliers", "q1"), SettingsError, "two quantiles"),
         (("--outliers", "q1,q9"), SettingsError, "no quantile 'q9'"),
-        (("--skip", "state:x"), ConfigError, "--skip is KEY, or KEY:3,4,5,6"),
+        (
+            ("--outliers", "q1,q99", "--skip", "state:x"),
+            ConfigError,
+            "--skip is KEY, or KEY:3,4,5,6",
+        ),
+        (("--skip", "pose"), ConfigError, "--outliers q0.01,q99.99 as well"),
         (("--workers", "-1"), SettingsError, "workers must be"),
         (("--workers", "0"), SettingsError, "workers must be"),
         (("--output", "no/such/stats.json"), ConfigError, "there is no folder 'no/such'"),
