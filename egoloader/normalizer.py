@@ -19,7 +19,15 @@ from egoloader.errors import (
 )
 from egoloader.keymap import RESERVED_NAMES
 from egoloader.scale import Mode, Scale, scale_of
-from egoloader.stats import NormStats, Skip, check_skip, check_skipped_keys, skipped
+from egoloader.stats import (
+    KeyOptions,
+    NormStats,
+    Skip,
+    check_skip,
+    key_options,
+    plain_places,
+    skipped,
+)
 from egoloader.transforms.transform import companions, dim_mask_key, mask_key
 
 __all__ = [
@@ -56,36 +64,46 @@ class NormalizerSettings:
             the 99th percentile does, and what lies beyond goes beyond. Dimensions that are nearly
             always the same number, such as rare flags, have no such percentiles apart: their range
             becomes -1…1, and a `StatisticsWarning` names them.
-        modes: of single keys, where another is wanted.
+        modes: of single keys, where another is wanted: {key: mode}. What is mapped to a name is
+            for the keys of an embodiment, {embodiment: {key: mode}}, and goes ahead of the rest.
         skip: numbers that stay as they are, such as rotations and flags: {key: [3, 4, 5, 6]}, or
-            "all" of a key; or a list of keys.
+            "all" of a key; or a list of keys. Of embodiments: {embodiment: {key: …}}, as above.
 
     Raises:
         SettingsError: an option that can't be meant.
     """
 
     mode: Mode = "zscore"
-    modes: Mapping[str, Mode] = field(default_factory=dict)
+    modes: Mapping[str, Mode | Mapping[str, Mode]] = field(default_factory=dict)
     skip: Skip = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.modes, Mapping):
             raise SettingsError(f"modes map keys to modes, got {self.modes!r}")
-        for name, mode in [("mode", self.mode), *self.modes.items()]:
-            if mode not in get_args(Mode):
-                hint = near_miss(str(mode), get_args(Mode))
-                where = "mode" if name == "mode" else f"modes: that of {name!r}"
-                raise SettingsError(f"{where} is {mode!r}; {hint}")
+        _check_mode("mode", "", self.mode)
+        _ = self.key_modes
         check_skip(self.skip)
+
+    @property
+    def key_modes(self) -> KeyOptions[Mode]:
+        """The modes of single keys."""
+        return key_options("modes", self.modes, _check_mode)
 
     def to_plain(self) -> dict[str, Any]:
         """Return them as plain Python values."""
-        skip = check_skip(self.skip)
         return {
             "mode": self.mode,
-            "modes": dict(self.modes),
-            "skip": {key: "all" if dims is None else list(dims) for key, dims in skip.items()},
+            "modes": self.key_modes.to_plain(str),
+            "skip": check_skip(self.skip).to_plain(plain_places),
         }
+
+
+def _check_mode(option: str, key: str, mode: Any) -> Mode:
+    if mode not in get_args(Mode):
+        where = f"{option}: that of {key!r}" if key else option
+        raise SettingsError(f"{where} is {mode!r}; {near_miss(str(mode), get_args(Mode))}")
+    chosen: Mode = mode
+    return chosen
 
 
 class Normalizer(torch.nn.Module):
@@ -125,17 +143,16 @@ class Normalizer(torch.nn.Module):
             )
         self.stats = stats.without_outliers()
         self.settings = NormalizerSettings() if settings is None else settings
-        known = {key for keys in stats.values() for key in keys}
-        skip = check_skip(self.settings.skip)
-        check_skipped_keys("modes", self.settings.modes, known)
-        check_skipped_keys("skip", skip, known)
+        modes, skip = self.settings.key_modes, check_skip(self.settings.skip)
+        modes.check_known("modes", stats)
+        skip.check_known("skip", stats)
         self._names: dict[str, dict[str, str]] = {}
         self._scales: dict[str, torch.Tensor] = {}
         for embodiment, keys in stats.items():
             self._names[embodiment] = {}
             for key, one in keys.items():
-                mode = self.settings.modes.get(key, self.settings.mode)
-                is_left = skipped(skip, key, one.shape) | (one.counts == 0)
+                mode = modes.of(embodiment).get(key, self.settings.mode)
+                is_left = skipped(skip.of(embodiment), key, one.shape) | (one.counts == 0)
                 scale = scale_of(one, mode, is_left, f"{embodiment!r}, key {key!r}")
                 self._register(embodiment, key, scale)
 

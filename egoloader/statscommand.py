@@ -128,29 +128,28 @@ def _parse_bounds(outliers: str | None) -> list[str] | None:
 
 def _joined_skip(
     training: Any, texts: Sequence[str], outliers: Sequence[str] | None
-) -> dict[str, list[int] | str]:
+) -> dict[str, Any]:
     """Return what makes no outliers: what training leaves as it is, and what options say.
 
     Raises:
         ConfigError: an option is neither KEY nor KEY:3,4,5,6, or there are no outliers.
         SettingsError: what training leaves can't be meant.
     """
-    from egoloader.stats import check_skip
+    from egoloader.stats import check_skip, plain_places
 
     if texts and outliers is None:
         raise ConfigError(
             "--skip says which numbers make no frame an outlier, and none are looked for; give "
             "--outliers q0.01,q99.99 as well"
         )
-    found: dict[str, list[int] | str] = {
-        key: "all" if places is None else list(places)
-        for key, places in check_skip(training).items()
-    }
+    known = check_skip(training)
+    found = known.to_plain(plain_places)
     for text in texts:
         key, places = _parse_skip(text)
-        known = found.get(key, [])
-        is_all = isinstance(known, str) or isinstance(places, str)
-        found[key] = "all" if is_all else sorted({*known, *places})
+        for its in (found, *(found[name] for name, keys in known.single.items() if key in keys)):
+            old = its.get(key, [])
+            is_all = isinstance(old, str) or isinstance(places, str)
+            its[key] = "all" if is_all else sorted({*old, *places})
     return found
 
 

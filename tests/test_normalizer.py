@@ -358,9 +358,34 @@ def test_embodiments_each_by_their_own() -> None:
         normalizer.normalize("humans", {"state": value})
 
 
+def test_embodiments_may_have_skips_and_modes_of_their_own() -> None:
+    narrow, wide = {"state": stats_of(ROWS[:, :2])}, {"state": stats_of(ROWS)}
+    stats = NormStats({"human": {**narrow, "action": stats_of(ROWS)}, "eva": wide})
+    settings = NormalizerSettings(
+        skip={"state": [0], "eva": {"state": [2]}, "human": {"action": "all"}},
+        modes={"state": "minmax", "eva": {"state": "quantile"}},
+    )
+    normalizer = Normalizer(stats, settings)
+    for again in (normalizer, Normalizer.from_plain(normalizer.to_plain())):
+        values = torch.from_numpy(ROWS)
+        human = again.normalize("human", {"state": values[:, :2], "action": values})
+        wanted = normalized(normalizer_of(ROWS[:, :2], "minmax", skip={"state": [0]}), ROWS[:, :2])
+        np.testing.assert_array_equal(human["state"], wanted)
+        np.testing.assert_array_equal(human["action"], ROWS)
+        wanted = normalized(normalizer_of(ROWS, "quantile", skip={"state": [2]}), ROWS)
+        np.testing.assert_array_equal(again.normalize("eva", {"state": values})["state"], wanted)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"skip": {"sawyr": {"state": "all"}}}, "embodiment of that name, .* mean 'sawyer'"),
+        ({"skip": {"sawyer": {"stat": "all"}}}, "skip of 'sawyer': .* did you mean 'state'"),
+        ({"skip": {"state": {"state": [1]}}}, "what 'state' maps is for an embodiment"),
+        ({"skip": {"sawyer": {"state": {"x": 1}}}}, "skip of 'sawyer': 'state' is 'all' or a list"),
+        ({"skip": {"sawyer": {3: "all"}}}, "skip of 'sawyer': keys are texts, got 3"),
+        ({"modes": {"sawyer": {"state": "max"}}}, "modes of 'sawyer': that of 'state' is 'max'"),
+        ({"modes": {"sawyr": {"state": "zscore"}}}, "embodiment of that name, .* 'sawyer'"),
         ({"mode": "zscor"}, "mode is 'zscor'; did you mean 'zscore'"),
         ({"modes": {"state": "max"}}, "that of 'state' is 'max'"),
         ({"modes": {"stat": "minmax"}}, "did you mean 'state'"),

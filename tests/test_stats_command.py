@@ -80,6 +80,7 @@ def test_options_reach_the_computation(tmp_path: Path) -> None:
     assert len(list(cache.iterdir())) == 2
 
 
+@pytest.mark.filterwarnings("ignore:embodiment:egoloader.errors.StatisticsWarning")
 def test_norm_numbers_are_those_of_the_config(tmp_path: Path) -> None:
     write_folder(tmp_path / "data", [300, 120])
     path = tmp_path / "stats.json"
@@ -98,6 +99,11 @@ def test_norm_numbers_are_those_of_the_config(tmp_path: Path) -> None:
     # What an option says goes ahead of it.
     run(*arguments, "--skip", "pose:3", "--skip", "command", "--outliers", "q0.01,q99.99")
     wanted = NormStats.compute(data, per_step=["command"], outliers=("q0.01", "q99.99"), skip=skip)
+    assert NormStats.load(path) == wanted
+    own = "+norm.numbers.skip.sawyer={pose: [0]}"
+    run(*arguments, own, "--skip", "pose:3")
+    its = {"pose": [1, 2, 3], "command": [0], "sawyer": {"pose": [0, 3]}}
+    wanted = NormStats.compute(data, per_step=["command"], outliers=("q1", "q99"), skip=its)
     assert NormStats.load(path) == wanted
     run(str(tmp_path / "data"), *ENTRIES, *ALONE, "--output", str(path), "norm=none")
     assert NormStats.load(path) == NormStats.compute(data)

@@ -21,7 +21,7 @@ from egoloader import (
     ZarrEpisode,
 )
 from egoloader.errors import EpisodeFormatError, SampleError, SettingsError, StatisticsWarning
-from egoloader.stats import OutlierFilter
+from egoloader.stats import OutlierFilter, Skip
 from tests.statistics import ACTION, STATE, noise
 
 #: So few frames lose a large share of them.
@@ -90,6 +90,25 @@ def test_what_is_left_out_makes_no_outlier(folder: Path) -> None:
     assert stats.outliers is not None
     assert stats.outliers.num_outliers == 0
     assert len(EpisodePoolSampler(data, 10, 2, frame_filter=stats.outliers)) == 50
+
+
+def test_embodiments_may_have_skips_of_their_own(tmp_path: Path) -> None:
+    for name in ("human", "sawyer"):
+        write_rows(tmp_path, name, noise(400, 2, 0))
+    data = MultiDataset.from_folder(tmp_path, NOW)
+
+    def counts(skip: Skip) -> dict[str, int]:
+        found = NormStats.compute(data, outliers=("q0.01", "q99.99"), skip=skip).outliers
+        assert found is not None
+        return {name: outliers for name, (outliers, _) in found.by_embodiment.items()}
+
+    assert counts({"state": [0]}) == {"human": 2, "sawyer": 2}
+    assert counts({"state": [0], "human": {"state": "all"}}) == {"human": 0, "sawyer": 2}
+    assert counts({"sawyer": {"state": [0, 1]}}) == {"human": 4, "sawyer": 0}
+    with pytest.raises(SettingsError, match="did you mean 'human'"):
+        counts({"humn": {"state": [0]}})
+    with pytest.raises(SettingsError, match="rows of 'state' have 2 dimensions, and no 2"):
+        counts({"sawyer": {"state": [2]}})
 
 
 def test_samplers_draw_all_others_and_none_of_them(folder: Path) -> None:

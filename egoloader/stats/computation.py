@@ -137,7 +137,9 @@ class Computation:
         if self._settings.outliers is None:
             return None
         quantiles = check_bounds(self._settings.outliers)
-        bounds = {name: bounds_of(its, quantiles, self._skip) for name, its in stats.items()}
+        bounds = {
+            name: bounds_of(its, quantiles, self._skip.of(name)) for name, its in stats.items()
+        }
         episodes = {}
         for job, found in self._in_order(functools.partial(_outliers, bounds)):
             episodes[job.episode.name] = episode_outliers(job.episode, job.counted, found)
@@ -218,15 +220,15 @@ class _Names:
     """Which keys there are, found at one frame of each embodiment."""
 
     def __init__(self) -> None:
-        self._shapes: dict[str, list[Numbers]] = {}
+        self._shapes: dict[str, dict[str, Numbers]] = {}
 
     def add(self, job: EpisodeJob) -> None:
         """Look at an embodiment: at what is wanted, and at what else might be meant."""
         if job.view is None:
             return
-        for view in (job.view, dataclasses.replace(job.view, wanted=None)):
-            for one in numbers_of(job.episode, view, job.counted):
-                self._shapes.setdefault(one.key, []).append(one)
+        its = self._shapes.setdefault(job.episode.embodiment, {})
+        for view in (dataclasses.replace(job.view, wanted=None), job.view):
+            its |= {one.key: one for one in numbers_of(job.episode, view, job.counted)}
 
     def check(self, settings: ComputationSettings) -> None:
         """Refuse options that name other keys, or none of which are as they say.
@@ -234,21 +236,23 @@ class _Names:
         Raises:
             SettingsError: there is one; says the near miss.
         """
-        if not self._shapes:
+        known = {key for its in self._shapes.values() for key in its}
+        if not known:
             raise SettingsError(
                 "there are no numbers in the samples that statistics could be made of; "
                 "cameras and texts have none"
             )
-        check_skipped_keys("keys", settings.keys or (), self._shapes)
-        check_skipped_keys("per_step", settings.per_step, self._shapes)
-        skip = check_skip(settings.skip)
-        check_skipped_keys("skip", skip, self._shapes)
+        check_skipped_keys("keys", settings.keys or (), known)
+        check_skipped_keys("per_step", settings.per_step, known)
         for key in settings.per_step:
-            if not any(one.is_per_step for one in self._shapes[key]):
-                raise SettingsError(f"per_step: {key!r} has no steps, {self._shapes[key][0].shape}")
-        for key in skip:
-            for one in self._shapes[key]:
-                skipped(skip, key, one.shape)
+            found = [its[key] for its in self._shapes.values() if key in its]
+            if not any(one.is_per_step for one in found):
+                raise SettingsError(f"per_step: {key!r} has no steps, {found[0].shape}")
+        skip = check_skip(settings.skip)
+        skip.check_known("skip", self._shapes)
+        for name, its in self._shapes.items():
+            for key, one in its.items():
+                skipped(skip.of(name), key, one.shape)
 
 
 def _summaries(cache: SummaryCache | None, job: EpisodeJob) -> dict[str, KeySummary]:

@@ -101,7 +101,7 @@ class NormStats(Mapping[str, Mapping[str, KeyStats]]):
                 them, a `StatisticsWarning` says so: the quantiles are literal, so that of few rows
                 they leave out the extremes of every dimension.
             skip: numbers that make no frame an outlier, rotations say: {key: [3, 4, 5, 6]}, or
-                "all" of a key.
+                "all" of a key; or of embodiments, see `NormalizerSettings`.
             workers: processes. Several are started anew, so that a script needs the usual
                 `if __name__ == "__main__":`.
             cache: a folder that keeps what was found in each episode: what was computed once, or

@@ -9,15 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from egoloader.errors import SettingsError, check_whole, near_miss
+from egoloader.stats.keyoptions import KeyOptions, key_options
 
-__all__ = ["Skip", "check_skip", "check_skipped_keys", "skipped"]
+__all__ = ["Skip", "check_skip", "check_skipped_keys", "plain_places", "skipped"]
 
-#: Per key the places in a row that are left out, along its last axis, or `all`; or keys alone, all
-#: of which are.
-Skip = Mapping[str, Sequence[int] | str] | Sequence[str]
+#: Of a key the places in a row that are left out, along its last axis, or `all`.
+Places = Sequence[int] | str
+#: Those of keys; of keys by embodiment, which goes ahead; or keys alone, all of which are left out.
+Skip = Mapping[str, Places | Mapping[str, Places]] | Sequence[str]
 
 
-def check_skip(skip: Any) -> dict[str, tuple[int, ...] | None]:
+def check_skip(skip: Any) -> KeyOptions[tuple[int, ...] | None]:
     """Return what is left out, by key; None for all of a key.
 
     Raises:
@@ -26,20 +28,22 @@ def check_skip(skip: Any) -> dict[str, tuple[int, ...] | None]:
     if isinstance(skip, str) or not isinstance(skip, Mapping | Sequence):
         raise SettingsError(f"skip maps keys to dimensions, or lists keys; got {skip!r}")
     given = skip if isinstance(skip, Mapping) else dict.fromkeys(skip, "all")
-    found: dict[str, tuple[int, ...] | None] = {}
-    places: Any
-    for key, places in given.items():
-        if not isinstance(key, str):
-            raise SettingsError(f"skip: keys are texts, got {key!r}")
-        if places is None or places == "all":
-            found[key] = None
-            continue
-        if isinstance(places, str) or not isinstance(places, Sequence):
-            raise SettingsError(f"skip: {key!r} is 'all' or a list of dimensions, got {places!r}")
-        for place in places:
-            check_whole(f"skip: a dimension of {key!r}", place, 0)
-        found[key] = tuple(places)
-    return found
+    return key_options("skip", given, _check_places)
+
+
+def _check_places(option: str, key: str, places: Any) -> tuple[int, ...] | None:
+    if places is None or places == "all":
+        return None
+    if isinstance(places, str) or not isinstance(places, Sequence):
+        raise SettingsError(f"{option}: {key!r} is 'all' or a list of dimensions, got {places!r}")
+    for place in places:
+        check_whole(f"{option}: a dimension of {key!r}", place, 0)
+    return tuple(places)
+
+
+def plain_places(places: tuple[int, ...] | None) -> list[int] | str:
+    """Return what `check_skip` found of a key as it is given."""
+    return "all" if places is None else list(places)
 
 
 def check_skipped_keys(option: str, names: Iterable[str], known: Iterable[str]) -> None:

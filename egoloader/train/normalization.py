@@ -24,7 +24,7 @@ class Normalization:
 
     Args:
         mode: see `NormalizerSettings`, like the next two.
-        modes: of single keys; None for none.
+        modes: of single keys, of all embodiments or one; None for none.
         skip: numbers that stay as they are, and make no frame an outlier: rotations, flags.
         per_step: keys of which each step of a chunk has statistics of its own.
         outliers: names of two quantiles: frames of which a number in any window lies outside are
@@ -37,7 +37,7 @@ class Normalization:
     """
 
     mode: Mode = "quantile"
-    modes: Mapping[str, Mode] | None = None
+    modes: Mapping[str, Mode | Mapping[str, Mode]] | None = None
     skip: Skip | None = None
     per_step: Sequence[str] = ()
     outliers: Sequence[str] | None = None
