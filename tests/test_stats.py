@@ -889,6 +889,16 @@ def test_a_step_of_rows_that_fails_is_named(
         NormStats.compute(data)
 
 
+def test_a_mask_that_was_left_behind_is_refused(folder: Path, written: Written) -> None:
+    def last(sample: dict[str, Any]) -> dict[str, Any]:
+        return {**sample, "action": sample["action"][-1]}
+
+    data = MultiDataset.from_folder(folder, KEYMAP, transforms=[last])
+    message = r"'ep_0.zarr', key 'action': .* shape \[2\], and their mask \[5\], .*'action_is_pad'"
+    with pytest.raises(EpisodeFormatError, match=message):
+        NormStats.compute(data)
+
+
 def test_steps_of_rows_are_handed_what_samples_carry(folder: Path, written: Written) -> None:
     seen = set[tuple[str, ...]]()
 

@@ -135,6 +135,7 @@ def sample_numbers(episode: ZarrEpisode, view: View, frames: IntArray) -> Iterat
             values, is_real = _real(stacked, key)
             mask = stacked.get(mask_key(key))
             if mask is not None:
+                _check_mask(mask, values, episode, key)
                 is_real &= ~_spread(mask, values)
             # Without a mask, rows are taken to be of one axis.
             lead = values.ndim - 1 if mask is None else mask.ndim
@@ -259,6 +260,19 @@ def _spread(mask: torch.Tensor, values: npt.NDArray[Any]) -> npt.NDArray[np.bool
     return np.broadcast_to(
         known.reshape((*known.shape, *[1] * (values.ndim - known.ndim))), values.shape
     )
+
+
+def _check_mask(
+    mask: torch.Tensor, values: npt.NDArray[Any], episode: ZarrEpisode, key: str
+) -> None:
+    if mask.shape != values.shape[: mask.ndim]:
+        raise EpisodeFormatError(
+            f"its samples have the shape {list(values.shape[1:])}, and their mask "
+            f"{list(mask.shape[1:])}, which must be the first axes: a transform that takes steps "
+            f"away must change or drop {mask_key(key)!r} as well",
+            episode=episode.name,
+            key=key,
+        )
 
 
 def _stacked(
