@@ -20,20 +20,40 @@ MAX_OPEN_FILES = 64
 Signature = tuple[int, int, int]
 
 
+class _Handle:
+    """A file's number, closed with it. No weak reference leads here.
+
+    One to what is closing still does: Python runs `__del__` before it clears them, and another
+    thread would read from a number that is closed, or another file's by then.
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self, path: str) -> None:
+        self.number = -1
+        # A pipe that somebody left there would have its reader wait for a writer.
+        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def __del__(self) -> None:
+        if self.number >= 0:
+            os.close(self.number)
+
+
 class StoredFile:
     """One open file, for reading from any thread; closed when nobody holds it any more.
+
+    Whoever gets it by a weak reference may read from it, too.
 
     Raises:
         OSError: the file can't be opened, or is a pipe or device; IsADirectoryError where it is a
             folder.
     """
 
-    __slots__ = ("__weakref__", "_fd", "signature", "size")
+    __slots__ = ("__weakref__", "_fd", "_handle", "signature", "size")
 
     def __init__(self, path: str) -> None:
-        self._fd = -1
-        # A pipe that somebody left there would have its reader wait for a writer.
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._handle = _Handle(path)
+        self._fd = self._handle.number
         status = os.fstat(self._fd)
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
@@ -66,10 +86,6 @@ class StoredFile:
             parts.append(part)
             at += len(part)
         return b"".join(parts)
-
-    def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
 
 
 class OpenFiles:

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,26 @@ def test_no_more_files_stay_open_than_the_capacity(tmp_path: Path) -> None:
         assert len(files.open) <= 8
         assert len(files.opened()) <= 8
     assert files.opened() == list(range(12, 20))
+
+
+def test_nobody_gets_a_file_that_is_closing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"here")
+    file = StoredFile(str(path))
+    reference, close, met = weakref.ref(file), os.close, list[StoredFile | None]()
+
+    def close_slowly(number: int) -> None:
+        met.append(reference())  # as another thread may, while the system closes it
+        close(number)
+
+    assert reference() is file
+    monkeypatch.setattr("os.close", close_slowly)
+    del file
+    monkeypatch.undo()
+    assert met == [None]
+    assert open_below(tmp_path) == []
 
 
 def test_the_longest_unused_file_is_closed_first(tmp_path: Path) -> None:
