@@ -51,7 +51,7 @@ def test_a_run_goes_on_with_another_augmentation(resume: Path, tmp_path: Path) -
             "norm.numbers.skip={obs_ee_pose: [3, 4, 5]}",
             "normalizer settings skip obs_ee_pose was [3, 4, 5, 6, 7, 8] and is [3, 4, 5]",
         ),
-        ("norm.images.scale=2.0", "images scale was 1.0 and is 2.0"),
+        ("norm.images.scale=0.5", "images scale was 1.0 and is 0.5"),
         (
             f"data.transforms=[{ROTATION % 'matrix'}]",
             "policy than this run's: sawyer states obs_ee_pose was 36 and is 48; transforms sawyer",
