@@ -376,12 +376,28 @@ def test_embodiments_may_have_skips_and_modes_of_their_own() -> None:
         np.testing.assert_array_equal(again.normalize("eva", {"state": values})["state"], wanted)
 
 
+def test_a_key_may_be_called_as_an_embodiment_is() -> None:
+    stats = NormStats({"state": {"action": stats_of(ROWS)}, "eva": {"state": stats_of(ROWS)}})
+    normalizer = Normalizer(stats, NormalizerSettings(skip=["state"]))
+    values = {"action": torch.from_numpy(ROWS), "state": torch.from_numpy(ROWS)}
+    np.testing.assert_array_equal(normalizer.normalize("eva", values)["state"], ROWS)
+    assert (normalizer.normalize("state", values)["action"].numpy() != ROWS).any()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"skip": {"sawyr": {"state": "all"}}}, "embodiment of that name, .* mean 'sawyer'"),
         ({"skip": {"sawyer": {"stat": "all"}}}, "skip of 'sawyer': .* did you mean 'state'"),
         ({"skip": {"state": {"state": [1]}}}, "what 'state' maps is for an embodiment"),
+        ({"skip": {"sawyer": ["state"]}}, r"got \['state'\]; where .* give {'sawyer': {key: …}}"),
+        ({"skip": {"sawyer": "state"}}, r"got 'state'; where .* give {'sawyer': {key: …}}"),
+        ({"skip": {"sawyer": "all"}}, "skip: 'sawyer' is an embodiment; give {'sawyer': {key: …}}"),
+        ({"skip": {"sawyer": [0]}}, "skip: 'sawyer' is an embodiment; give"),
+        ({"skip": ["sawyer"]}, "skip: 'sawyer' is an embodiment; give"),
+        ({"modes": {"sawyer": "minmax"}}, "modes: 'sawyer' is an embodiment; give {'sawyer': {key"),
+        ({"skip": {"sawyer": {"sawyer": [0]}}}, "skip of 'sawyer': there are no statistics of"),
+        ({"skip": {"sawyer": {"state": ["x"]}}}, "a dimension of 'state' must be a whole .* 'x'$"),
         ({"skip": {"sawyer": {"state": {"x": 1}}}}, "skip of 'sawyer': 'state' is 'all' or a list"),
         ({"skip": {"sawyer": {3: "all"}}}, "skip of 'sawyer': keys are texts, got 3"),
         ({"modes": {"sawyer": {"state": "max"}}}, "modes of 'sawyer': that of 'state' is 'max'"),

@@ -47,9 +47,16 @@ class KeyOptions(Generic[Option]):
             known: by embodiment, its keys.
 
         Raises:
-            SettingsError: there is one; says the near miss.
+            SettingsError: there is one; says the near miss, or how options of an embodiment's keys
+                are given.
         """
-        _check_names(option, self.shared, {key for keys in known.values() for key in keys})
+        every = {key for keys in known.values() for key in keys}
+        for name in self.shared:
+            if name in known and name not in every:
+                raise SettingsError(
+                    f"{option}: {name!r} is an embodiment; give {{{name!r}: {{key: …}}}}"
+                )
+        _check_names(option, self.shared, every)
         for name, keys in self.single.items():
             if name not in known:
                 raise SettingsError(

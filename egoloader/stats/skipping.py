@@ -28,7 +28,21 @@ def check_skip(skip: Any) -> KeyOptions[tuple[int, ...] | None]:
     if isinstance(skip, str) or not isinstance(skip, Mapping | Sequence):
         raise SettingsError(f"skip maps keys to dimensions, or lists keys; got {skip!r}")
     given = skip if isinstance(skip, Mapping) else dict.fromkeys(skip, "all")
+    _check_unmapped_keys(given)
     return key_options("skip", given, _check_places)
+
+
+def _check_unmapped_keys(given: Mapping[Any, Any]) -> None:
+    """Refuse texts where dimensions are meant: an embodiment's keys must be mapped."""
+    for name, places in given.items():
+        if places is None or places == "all" or isinstance(places, Mapping):
+            continue
+        listed = [places] if isinstance(places, str) else places
+        if isinstance(listed, Sequence) and any(isinstance(one, str) for one in listed):
+            raise SettingsError(
+                f"skip: {name!r} is 'all' or a list of dimensions, got {places!r}; where {name!r} "
+                f"is an embodiment, give {{{name!r}: {{key: …}}}}"
+            )
 
 
 def _check_places(option: str, key: str, places: Any) -> tuple[int, ...] | None:
