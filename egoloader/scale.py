@@ -20,6 +20,8 @@ FloatArray = npt.NDArray[np.float64]
 _FLOOR = 1e-6
 #: The least one relative to where they lie: float32 tells no smaller differences.
 _RESOLUTION = 2.0**-23
+#: How many times wider than the 1st to the 99th percentile the range may be, unremarked.
+_WIDEST = 1000
 
 
 class Scale(NamedTuple):
@@ -31,6 +33,12 @@ class Scale(NamedTuple):
 
 def scale_of(stats: KeyStats, mode: Mode, is_left: npt.NDArray[np.bool_], where: str) -> Scale:
     """Return the scale of a key's numbers, those that stay as they are among them.
+
+    By `quantile`, the range takes the percentiles' place only where these are nearly one number.
+    Where the range is over 1,000 times as wide as they lie apart, they stay the scale, so that one
+    broken number squashes no others. Rare numbers that are real, such as short moves of a joint
+    that only trembles else, become as large then. Statistics don't tell the two apart, and so a
+    `StatisticsWarning` names the dimensions, and what to do about each.
 
     Args:
         stats: of the key.
@@ -56,8 +64,12 @@ def _bulk(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the 1st and the 99th percentile, or the range where nearly all numbers are one."""
     low, high = stats.quantile("q1"), stats.quantile("q99")
-    is_rare = (high - low < _floor(low)) & (stats.max - stats.min >= _floor(low))
+    width, whole, floor = high - low, stats.max - stats.min, _floor(low)
+    is_rare = (width < floor) & (whole >= floor)
     _warn(where, ~is_left & is_rare, _RARE)
+    is_far = ~is_left & (width >= floor) & (whole / _WIDEST > width)
+    if is_far.any():
+        _warn(where, is_far, _FAR.format(np.max(whole[is_far] / width[is_far])))
     return np.where(is_rare, stats.min, low), np.where(is_rare, stats.max, high)
 
 
@@ -66,7 +78,8 @@ def _floor(place: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(_FLOOR, np.abs(place) * _RESOLUTION))
 
 
-#: What is said of dimensions of no spread, and of those that only rare numbers spread.
+#: What is said of dimensions of no spread, of those that only rare numbers spread, and of those
+#: that rare numbers spread much further.
 _FLAT = (
     "constant, or nearly: the spread is taken for a floor, so that small changes become large. "
     "skip leaves numbers as they are"
@@ -74,6 +87,13 @@ _FLAT = (
 _RARE = (
     "nearly always the same, so that the 1st and the 99th percentile are one, or nearly: the least "
     "to the greatest becomes -1 to 1 in their place. skip leaves numbers as they are"
+)
+_FAR = (
+    "rarely far from where nearly all numbers lie: the least to the greatest is up to {:,.0f} "
+    "times as wide as the 1st to the 99th percentile, which becomes -1 to 1, and rare numbers "
+    "become as large. If they are real, choose minmax or zscore in modes for this key, or leave "
+    "them as they are with skip; if they are broken, outliers leaves their frames out of what is "
+    "drawn, but not out of the statistics, of which this is said"
 )
 
 

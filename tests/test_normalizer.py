@@ -194,6 +194,43 @@ def test_rare_flags_that_are_skipped_are_not_told_of() -> None:
     normalizer_of(rare_flags(), "quantile", skip={"state": [1, 2, 3, 4]})  # warnings are errors
 
 
+def rare_moves() -> npt.NDArray[np.float64]:
+    """Return rows of: an even number, moves of 1 from a tremble of 1e-5, 1e6 once, 900 once."""
+    even = np.linspace(0, 1, 1000)
+    moved = np.where(np.arange(1000) < 5, 1, 1e-5 * even)
+    broken, beyond = np.where(np.arange(1000) == 7, [[1e6], [900]], even)
+    return np.stack([even, moved, broken, beyond], axis=1)
+
+
+def test_rare_numbers_far_beyond_the_percentiles_are_told_of() -> None:
+    rows = rare_moves()
+    low, high = np.quantile(rows, [0.01, 0.99], axis=0)
+    times = np.ptp(rows, axis=0) / (high - low)
+    assert (times[[0, 3]] < 1000).all()
+    assert (times[[1, 2]] > 1000).all()
+    with pytest.warns(StatisticsWarning) as met:
+        normalizer = normalizer_of(rows, "quantile")
+    (said,) = (str(one.message) for one in met)
+    assert "'sawyer', key 'state': dimensions 1, 2 are rarely far from" in said
+    assert f"is up to {round(times[2]):,} times as wide" in said
+    assert all(f" {name} " in said for name in ("modes", "skip;", "outliers"))
+    made = normalized(normalizer, rows)
+    np.testing.assert_allclose(made, 2 * (rows - low) / (high - low) - 1, rtol=1e-4, atol=1e-4)
+
+
+def test_rare_numbers_are_not_told_of_where_another_scale_is_chosen() -> None:
+    # Warnings are errors.
+    rows = rare_moves()
+    normalizer_of(rows, "quantile", skip={"state": [1, 2]})
+    normalizer_of(rows, "quantile", modes={"state": "minmax"})
+    normalizer_of(rows, "quantile", modes={"state": "zscore"})
+
+
+def test_one_number_alone_that_is_rarely_far_is_told_of() -> None:
+    with pytest.warns(StatisticsWarning, match="its only number is rarely far from"):
+        normalizer_of(rare_moves()[:, 1], "quantile")
+
+
 def test_what_is_skipped_stays_as_it_is() -> None:
     normalizer = normalizer_of(ROWS, skip={"state": [0, 2]})
     made = normalized(normalizer, ROWS)
