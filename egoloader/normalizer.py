@@ -118,8 +118,8 @@ class Normalizer(torch.nn.Module):
     Dimensions of no spread, or nearly none, are divided by 1e-6 (or by what float32 tells apart
     where they lie), with a `StatisticsWarning` that names them. Numbers that were never counted
     (padded dimensions, arrays that no episode has) stay as they are; so do those that
-    `<key>_dim_is_pad` marks, and, both ways, the zeros that stand in for an array that an episode
-    lacks: windows that are zero, and padded by `<key>_is_pad`, in every step.
+    `<key>_dim_is_pad` marks, and, both ways, the zeros that stand in for an optional array that an
+    episode lacks: windows that are zero, and padded by `<key>_is_pad`, in every step.
 
     Moves with the module that it is part of, and nothing waits for a device then; where that module
     is made one of half precision, the scales stay float32. Its tensors are in no `state_dict`:
@@ -148,6 +148,10 @@ class Normalizer(torch.nn.Module):
         skip.check_known("skip", stats)
         self._names: dict[str, dict[str, str]] = {}
         self._scales: dict[str, torch.Tensor] = {}
+        self._optional = {
+            embodiment: frozenset(key for key, one in keys.items() if one.is_optional)
+            for embodiment, keys in stats.items()
+        }
         for embodiment, keys in stats.items():
             self._names[embodiment] = {}
             for key, one in keys.items():
@@ -263,9 +267,9 @@ class Normalizer(torch.nn.Module):
     def _check_known(self, embodiment: str, values: Mapping[str, Any]) -> None:
         """Refuse numbers that may be normalised, and can't be brought back."""
         names = self._names_of(embodiment)
+        along = {one for key in [*names, *values] for one in companions(str(key))} | RESERVED_NAMES
         for key, value in values.items():
-            goes_along = key in RESERVED_NAMES or str(key).endswith(companions(""))
-            if key not in names and not goes_along and _is_floating(value):
+            if key not in names and key not in along and _is_floating(value):
                 raise MissingStatisticsError(
                     f"there are no statistics of key {key!r} of {embodiment!r}, by which its "
                     f"numbers could be brought back to real units; {near_miss(str(key), names)} "
@@ -296,7 +300,9 @@ class Normalizer(torch.nn.Module):
             changed = change(number, *parts.to(value.device).unbind())
             is_pad = values.get(dim_mask_key(key))
             changed = changed if is_pad is None else torch.where(is_pad, number, changed)
-            made[key] = _with_absent(number, changed, _all_padded(values, key, value))
+            if key in self._optional[embodiment]:
+                changed = _with_absent(number, changed, _all_padded(values, key, value))
+            made[key] = changed
         return made
 
 

@@ -6,6 +6,7 @@ import copy
 import pickle
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,13 @@ def stats_of(rows: npt.NDArray[Any]) -> KeyStats:
 
 def normalizer_of(rows: npt.NDArray[Any], mode: Mode = "zscore", **options: Any) -> Normalizer:
     stats = NormStats({"sawyer": {"state": stats_of(rows)}})
+    return Normalizer(stats, NormalizerSettings(mode=mode, **options))
+
+
+def optional_normalizer(
+    rows: npt.NDArray[Any], mode: Mode = "zscore", **options: Any
+) -> Normalizer:
+    stats = NormStats({"sawyer": {"state": replace(stats_of(rows), is_optional=True)}})
     return Normalizer(stats, NormalizerSettings(mode=mode, **options))
 
 
@@ -271,6 +279,8 @@ def test_predictions_under_a_name_without_statistics_are_refused(value: object) 
             MissingStatisticsError, match=r"of key 'stat' of 'sawyer', .* did you mean 'state'"
         ):
             normalizer.unnormalize("sawyer", values)
+    with pytest.raises(MissingStatisticsError, match="of key 'object_origin'"):
+        normalizer.unnormalize("sawyer", {"object_origin": value})
 
 
 def test_what_is_no_prediction_comes_back_as_it_is() -> None:
@@ -282,7 +292,7 @@ def test_what_is_no_prediction_comes_back_as_it_is() -> None:
     beside = {
         "state": torch.ones(2, 3),
         "state_is_pad": torch.zeros(2, dtype=torch.bool),
-        "part_origin": torch.ones(2, 7),
+        "state_origin": torch.ones(2, 3),
         "timestamp": torch.ones(2, dtype=torch.float64),
         "fps": torch.ones(2),
         "tokens": torch.ones(2, 5, dtype=torch.int64),
@@ -355,20 +365,31 @@ def test_padding_that_is_zero_is_normalised_as_its_row_is() -> None:
     # Before its first frame, an episode repeats it; that the arm starts at zero changes nothing.
     rows = np.random.default_rng(0).normal(5, 2, (50, 2)).astype(np.float32)
     batch = {"state": torch.zeros(1, 3, 2), "state_is_pad": torch.tensor([[True, True, False]])}
-    made = normalizer_of(rows).normalize("sawyer", batch)["state"]
+    made = optional_normalizer(rows).normalize("sawyer", batch)["state"]
     assert made[0].unique(dim=0).shape == (1, 2)
     assert made.any(-1).all()
     # One window without an axis of samples is told by fps.
     single = {"state": batch["state"][0], "state_is_pad": batch["state_is_pad"][0]}
-    alone = normalizer_of(rows).normalize("sawyer", {**single, "fps": torch.tensor(30.0)})
+    alone = optional_normalizer(rows).normalize("sawyer", {**single, "fps": torch.tensor(30.0)})
     torch.testing.assert_close(alone["state"], made[0], rtol=0, atol=0)
+
+
+def test_zeros_of_an_array_that_is_there_are_normalised_though_all_of_a_window_is_padded() -> None:
+    # As those a lag ahead of an episode's first frame are.
+    batch = {"state": torch.zeros(2, 3), "state_is_pad": torch.tensor([True, False])}
+    made = normalizer_of(ROWS).normalize("sawyer", batch)["state"]
+    assert made.all()
+    assert torch.equal(made[0], made[1])
+    kept = optional_normalizer(ROWS).normalize("sawyer", batch)["state"]
+    assert not kept[0].any()
+    assert torch.equal(kept[1], made[1])
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_padding_at_the_middle_comes_back(mode: Mode) -> None:
     # All of it is normalised to zero, and is no absent array.
     rows = np.array([[4.0, 0.0], [6.0, 0.0]], np.float32)
-    normalizer = normalizer_of(rows, mode, skip={"state": [1]})
+    normalizer = optional_normalizer(rows, mode, skip={"state": [1]})
     batch = {"state": torch.tensor([[5.0, 0.0]]), "state_is_pad": torch.tensor([True])}
     made = normalizer.normalize("sawyer", batch)
     assert made["state"].abs().max() < 1e-30
@@ -378,7 +399,7 @@ def test_padding_at_the_middle_comes_back(mode: Mode) -> None:
 def test_a_mask_of_another_shape_is_refused() -> None:
     batch = {"state": torch.zeros(2, 4, 3), "state_is_pad": torch.ones(2, 5, dtype=torch.bool)}
     with pytest.raises(TransformError, match=r"\[2, 4, 3\], and its mask \[2, 5\]"):
-        normalizer_of(ROWS).normalize("sawyer", batch)
+        optional_normalizer(ROWS).normalize("sawyer", batch)
 
 
 def test_embodiments_each_by_their_own() -> None:

@@ -338,19 +338,30 @@ def test_absent_arrays_never_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_joined", [False, True])
-def test_an_action_of_which_nothing_counts_is_refused(tmp_path: Path, is_joined: bool) -> None:
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_actions_of_which_nothing_counts_are_refused_and_one_of_several_warned_of(
+    tmp_path: Path, is_joined: bool, is_alone: bool
+) -> None:
     write_folder(tmp_path, [12], "sawyer", "s")
     write_folder(tmp_path, [12], "human", "h")
     gone = {**ACTION, "zarr_key": "gripper", "optional": True, "shape": [1]}
-    keymap = KeyMap.from_config({"state": STATE, "action": ACTION, "gripper": gone})
+    others = {} if is_alone else {"action": ACTION}
+    keymap = KeyMap.from_config({"state": STATE, "gripper": gone, **others})
     whole: dict[str, Any] = {"keys": ["gripper"], "sizes": [1], "optional": ["gripper"]}
     joined = [Concatenate(**whole, whole="hand")] if is_joined else []
     keymaps = {"human": KEYMAP, "sawyer": keymap}
     transforms = {"human": [], "sawyer": joined}
     data = MultiDataset.from_folder(tmp_path, keymaps, transforms=transforms)
     key = "hand" if is_joined else "gripper"
-    with pytest.raises(SettingsError, match=f"'sawyer', key '{key}': not one number of it counts"):
-        NormStats.compute(data)
+    told = f"'sawyer', key '{key}': not one number of it counts"
+    if is_alone:
+        with pytest.raises(SettingsError, match=told):
+            NormStats.compute(data)
+    else:
+        with pytest.warns(StatisticsWarning, match=told):
+            stats = NormStats.compute(data)
+        assert stats["sawyer"][key].is_optional
+        assert not stats["sawyer"]["action"].is_optional
     assert list(NormStats.compute(data, keys=["state"])) == ["human", "sawyer"]
 
 

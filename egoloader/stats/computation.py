@@ -124,10 +124,7 @@ class Computation:
             its = mergers[job.episode.embodiment]
             for key, summary in summaries.items():
                 _merge(its, key, summary, job.episode)
-        stats = {
-            name: {key: merger.stats() for key, merger in its.items()}
-            for name, its in mergers.items()
-        }
+        stats = {name: self._stats_of(name, its) for name, its in mergers.items()}
         for name, its_stats in stats.items():
             self._check_counted(name, its_stats)
         return stats
@@ -147,15 +144,25 @@ class Computation:
         check_shares(made, stats)
         return made
 
-    def _check_counted(self, embodiment: str, stats: Mapping[str, KeyStats]) -> None:
-        """Refuse actions of which no number is counted; warn of other keys."""
+    def _stats_of(self, embodiment: str, mergers: Mapping[str, Merger]) -> dict[str, KeyStats]:
         view = self._views[embodiment]
+        optional = frozenset[str]() if view is None else view.optional
+        return {
+            key: dataclasses.replace(merger.stats(), is_optional=key in optional)
+            for key, merger in mergers.items()
+        }
+
+    def _check_counted(self, embodiment: str, stats: Mapping[str, KeyStats]) -> None:
+        """Refuse actions of which no number is counted; warn of keys that others make up for."""
+        view = self._views[embodiment]
+        actions = frozenset[str]() if view is None else view.actions
+        has_any = any(one.count for key, one in stats.items() if key in actions)
         for key in (key for key, one in stats.items() if not one.count):
             what = (
                 f"embodiment {embodiment!r}, key {key!r}: not one number of it counts, as each is "
                 "padded, or stands in for an array that no episode has"
             )
-            if view is not None and key in view.actions:
+            if key in actions and not (has_any and stats[key].is_optional):
                 raise SettingsError(
                     f"{what}; nothing can be learned of such an action: leave it out of this "
                     "embodiment's keymap, or out of what a transform joins it to"

@@ -17,6 +17,7 @@ __all__ = ["KeyStats"]
 
 FloatArray = npt.NDArray[np.float64]
 _NUMBERS = ("mean", "std", "min", "max")
+_FLAGS = ("is_exact", "is_per_step", "is_optional")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +38,7 @@ class KeyStats:
         is_exact: whether the quantiles are those of all numbers, interpolated linearly; else they
             come out of a sketch, and their ranks are off by `rank_errors` at most.
         is_per_step: whether each step of a chunk has statistics of its own.
+        is_optional: whether an episode may lack what it is made of, so that zeros stand in for it.
     """
 
     counts: npt.NDArray[np.int64]
@@ -47,6 +49,7 @@ class KeyStats:
     quantiles: Mapping[str, FloatArray]
     is_exact: bool = True
     is_per_step: bool = False
+    is_optional: bool = False
 
     @property
     def count(self) -> int:
@@ -87,8 +90,7 @@ class KeyStats:
             "counts": self.counts.tolist(),
             **{name: getattr(self, name).tolist() for name in _NUMBERS},
             "quantiles": {name: value.tolist() for name, value in self.quantiles.items()},
-            "is_exact": self.is_exact,
-            "is_per_step": self.is_per_step,
+            **{name: getattr(self, name) for name in _FLAGS},
         }
 
     @classmethod
@@ -102,10 +104,10 @@ class KeyStats:
         Raises:
             SettingsError: it is no statistics of a key.
         """
-        fields = {"counts", *_NUMBERS, "quantiles", "is_exact", "is_per_step"}
+        fields = {"counts", *_NUMBERS, "quantiles", *_FLAGS}
         _check_fields(plain, fields, where)
         _check_fields(plain["quantiles"], set(QUANTILES), f"{where}, quantiles")
-        for name in ("is_exact", "is_per_step"):
+        for name in _FLAGS:
             if not isinstance(plain[name], bool):
                 raise SettingsError(f"{where}: {name} is true or false, got {plain[name]!r}")
         counts = _array(plain["counts"], f"{where}, counts")
@@ -130,8 +132,7 @@ class KeyStats:
             numbers["min"],
             numbers["max"],
             quantiles=quantiles,
-            is_exact=plain["is_exact"],
-            is_per_step=plain["is_per_step"],
+            **{name: plain[name] for name in _FLAGS},
         )
 
 

@@ -35,6 +35,7 @@ class View:
         wanted: keys that are looked at; None for all that are floating point, without metadata.
         metadata: keys that are made of `metadata_keys` alone.
         actions: keys that are made of any `action_keys`.
+        optional: keys that are made of anything that an episode may lack.
         is_exact: whether the numbers of keys are few enough to keep them all, (by rows or steps,
             by samples).
     """
@@ -46,6 +47,7 @@ class View:
     wanted: frozenset[str] | None
     metadata: frozenset[str]
     actions: frozenset[str]
+    optional: frozenset[str]
     is_exact: tuple[bool, bool]
 
     @property
@@ -116,17 +118,19 @@ def view_of(
     steps = max(len(maker.step_times(key)) for key in entries)
     steps = max([steps, *(one.steps for one in left.transforms if isinstance(one, Resample))])
     roots = {
-        key: {entries[root].key_type for root in its}
+        key: [entries[root] for root in its]
         for key, its in roots_of(left.transforms, entries).items()
     }
+    kinds = {key: {spec.key_type for spec in its} for key, its in roots.items()}
     return View(
         entries,
         row_transforms(left.transforms, ()),
         samples,
         frozenset(per_step),
         None if wanted is None else frozenset(wanted),
-        frozenset(key for key, kinds in roots.items() if kinds == {"metadata_keys"}),
-        frozenset(key for key, kinds in roots.items() if "action_keys" in kinds),
+        frozenset(key for key, its in kinds.items() if its == {"metadata_keys"}),
+        frozenset(key for key, its in kinds.items() if "action_keys" in its),
+        frozenset(key for key, its in roots.items() if any(spec.optional for spec in its)),
         (frames <= EXACT_ROWS, frames * steps <= EXACT_ROWS),
     )
 
