@@ -191,14 +191,16 @@ class ActionChunkPolicy(lightning.LightningModule):
                 B texts; without actions, as a robot has it, or with any. Texts become tokens as
                 they did in training; `<key>_tokens` (B, L) int64 and `<key>_tokens_is_pad` (B, L)
                 bool may stand in for one, and have to where its tokenizer was none of egoloader's.
+                States that are optional in the keymap come with `<key>_is_pad`, (B,) or (B, n)
+                bool: where the robot lacks one, zeros stand in, and all of it is true.
 
         Returns:
             Per action entry of the keymap, (B, n, D…), of the dtype that it has in a sample. Whole
             numbers are the nearest to what is predicted, within the dtype; bools true above 0.5.
 
         Raises:
-            SettingsError: something observed is missing, texts are no list of B, or a transform of
-                actions has no inverse.
+            SettingsError: something observed is missing, or the mask of an optional state; texts
+                are no list of B; or a transform of actions has no inverse.
             TransformError: numbers can't be changed, or NaN is predicted for whole numbers.
         """
         if embodiment not in self.specs:
@@ -212,9 +214,11 @@ class ActionChunkPolicy(lightning.LightningModule):
                 "egoloader.transforms, so that predictions can't be taken back through them; "
                 "call the policy itself for actions as they are behind these"
             )
+        spec = self.specs[embodiment]
+        spec.check_observed(observed)
         return predict_recorded(
             observed,
-            self.specs[embodiment].recorded,
+            spec.recorded,
             transforms,
             lambda batch: self._predict_samples(embodiment, batch),
         )

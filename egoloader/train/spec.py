@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,6 +58,8 @@ class SampleSpec:
         actions: per action chunk, its shape: (H, D…).
         texts: per entry that comes with tokens of its text, what these are below.
         recorded: per action entry of the keymap, what it is ahead of the transforms.
+        optional: per state with a mask of padded steps, which tells where an episode lacks what it
+            is made of, those entries of the keymap: optional ones.
     """
 
     cameras: dict[str, int]
@@ -65,13 +67,32 @@ class SampleSpec:
     actions: dict[str, tuple[int, ...]]
     texts: dict[str, int] = dataclasses.field(default_factory=dict)
     recorded: dict[str, RecordedAction] = dataclasses.field(default_factory=dict)
+    optional: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Keys of a batch that a policy predicts from."""
         tokens = [tokens_key(key) for key in self.texts]
-        masks = [mask_key(key) for key in tokens]
+        masks = [mask_key(key) for key in (*self.optional, *tokens)]
         return "fps", *self.cameras, *self.states, *tokens, *masks
+
+    def check_observed(self, observed: Mapping[str, Any]) -> None:
+        """Refuse states that a robot may lack without the masks that tell whether it does.
+
+        Args:
+            observed: a batch ahead of the transforms. States that are missing altogether are not
+                asked for here.
+
+        Raises:
+            SettingsError: a mask is missing; names it as it is ahead of the transforms.
+        """
+        for key in (key for keys in self.optional.values() for key in keys):
+            mask = mask_key(key)
+            if key in observed and mask not in observed:
+                raise SettingsError(
+                    f"the policy takes {mask!r}, true where zeros stand in for {key!r}, and the "
+                    f"batch lacks it; {near_miss(mask, observed)}"
+                )
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> SampleSpec:
@@ -87,7 +108,8 @@ class SampleSpec:
         for key, one in plain["recorded"].items():
             _check_fields(RecordedAction, one)
             recorded[key] = RecordedAction(tuple(one["shape"]), one["dtype"])
-        return cls(cameras, states, actions, texts, recorded)
+        optional = {key: tuple(keys) for key, keys in plain["optional"].items()}
+        return cls(cameras, states, actions, texts, recorded, optional)
 
 
 def describe(
@@ -131,13 +153,16 @@ def vocabularies(collate_fn: object) -> dict[str, int]:
 def _describe(name: str, source: MultiDataset, vocabulary: Mapping[str, int]) -> SampleSpec:
     sample, keymap = source[0], source.keymaps[name]
     spec = SampleSpec({}, {}, {}, {}, _recorded(source, keymap))
-    for key, role in _roles(name, source, keymap, sample).items():
-        value = sample[key]
+    for key, roots in _roots(name, source, keymap, sample).items():
+        value, role = sample[key], _role(name, key, roots, keymap)
         if role == "camera_keys":
             _check_camera(name, key, value)
             spec.cameras[key] = 1 if value.dim() == 3 else len(value)
         elif role == "proprio_keys":
             spec.states[key] = value.numel()
+            optional = tuple(root for root in roots if keymap[root].optional)
+            if optional and mask_key(key) in sample:
+                spec.optional[key] = optional
         elif role == "action_keys":
             _check_action(name, key, value, sample)
             spec.actions[key] = tuple(value.shape)
@@ -148,22 +173,27 @@ def _describe(name: str, source: MultiDataset, vocabulary: Mapping[str, int]) ->
     return spec
 
 
-def _roles(name: str, source: MultiDataset, keymap: KeyMap, sample: Sample) -> dict[str, str]:
-    """Return the `key_type` of a sample's keys that entries of the keymap have become, in order."""
+def _roots(
+    name: str, source: MultiDataset, keymap: KeyMap, sample: Sample
+) -> dict[str, tuple[str, ...]]:
+    """Return the entries of the keymap that a sample's keys are made of, if any, in order."""
     steps = source.settings.transforms_of(name)
     origins = Chain(tuple(one for one in steps if isinstance(one, Transform))).origins
-    roles: dict[str, str] = {}
-    for key in sample:
-        roots = [root for root in origins.get(key, (key,)) if root in keymap]
-        kinds = sorted({keymap[root].key_type for root in roots})
-        if len(kinds) > 1:
-            raise SettingsError(
-                f"key {key!r} of {name!r} joins {' and '.join(kinds)} ({', '.join(roots)}), so "
-                "that a policy can't tell what to predict; join actions to actions"
-            )
-        if kinds:
-            roles[key] = kinds[0]
-    return roles
+    found = {
+        key: tuple(root for root in origins.get(key, (key,)) if root in keymap) for key in sample
+    }
+    return {key: roots for key, roots in found.items() if roots}
+
+
+def _role(name: str, key: str, roots: Sequence[str], keymap: KeyMap) -> str:
+    """Return the `key_type` of the entries that a sample's key is made of."""
+    kinds = sorted({keymap[root].key_type for root in roots})
+    if len(kinds) > 1:
+        raise SettingsError(
+            f"key {key!r} of {name!r} joins {' and '.join(kinds)} ({', '.join(roots)}), so "
+            "that a policy can't tell what to predict; join actions to actions"
+        )
+    return kinds[0]
 
 
 def _check_fields(kind: type[RecordedAction | SampleSpec], plain: object) -> None:
