@@ -10,8 +10,9 @@ import torch
 
 from egoloader import EpisodeWriter, KeyMap, MultiDataset, Normalizer, NormStats, collate
 from egoloader.errors import SettingsError
+from egoloader.train.deployment import predict_recorded
 from egoloader.train.policy import ActionChunkPolicy
-from egoloader.train.spec import SampleSpec, describe
+from egoloader.train.spec import RecordedAction, SampleSpec, describe
 from egoloader.transforms import Concatenate, Drop, Rename, Split, Stride, Transform
 from tests.episodes import ramp
 
@@ -136,3 +137,49 @@ def test_a_spec_tells_what_is_optional_and_comes_back_from_its_plain_form(folder
     spec = policy.specs["robot"]
     assert spec.optional == {"thumb": ("hand",), "rest": ("hand",)}
     assert SampleSpec.from_plain(policy.hparams["specs"]["robot"]) == spec
+
+
+# Actions that no episode has.
+
+GRIP = {"key_type": "action_keys", "horizon": 4, "optional": True, "shape": [3]}
+JOIN = Concatenate(keys=["grip", "goal"], sizes=[3, 2], whole="all", optional=["grip"])
+
+
+def with_grip(zarr_key: str) -> KeyMap:
+    return KeyMap({**KEYMAP, **KeyMap.from_config({"grip": {**GRIP, "zarr_key": zarr_key}})})
+
+
+@pytest.mark.parametrize("transforms", [[], [JOIN]], ids=["alone", "joined"])
+@pytest.mark.parametrize(("array", "made"), [("no", ["goal"]), ("hand", ["goal", "grip"])])
+def test_actions_that_no_episode_has_are_not_predicted(
+    folder: Path, transforms: list[Transform], array: str, made: list[str]
+) -> None:
+    source = source_of(folder, *transforms, keymap=with_grip(array))
+    # Alone, it has no statistics, which would be refused.
+    policy = policy_of(source, fitted(source) if transforms else None)
+    spec = policy.specs["robot"]
+    assert spec.recorded == {
+        "goal": RecordedAction((4, 2)),
+        "grip": RecordedAction((4, 3), is_absent=array == "no"),
+    }
+    assert SampleSpec.from_plain(policy.hparams["specs"]["robot"]) == spec
+    predicted = policy.predict("robot", observed(folder, 3, 25))
+    assert {key: tuple(chunk.shape) for key, chunk in predicted.items()} == {
+        key: (2, *spec.recorded[key].shape) for key in made
+    }
+    behind = policy("robot", collate([source[3], source[25]]))
+    wanted = behind["all"][..., 3:] if transforms else behind["goal"]
+    torch.testing.assert_close(predicted["goal"], wanted.detach())
+
+
+def test_what_is_absent_needs_no_inverse() -> None:
+    recorded = {"goal": RecordedAction((4, 2)), "grip": RecordedAction((4, 2), is_absent=True)}
+    goal = torch.arange(8.0).reshape(1, 4, 2)
+    made = predict_recorded(
+        {"fps": torch.ones(1)},
+        recorded,
+        [Rename(keys=["grip"], to=["open"]), Stride(keys=["open"], every=2)],
+        lambda batch: {"goal": goal, "open": torch.full_like(batch["open"], torch.nan)},
+    )
+    assert made.keys() == {"goal"}
+    assert torch.equal(made["goal"], goal)

@@ -282,7 +282,8 @@ def test_predictions_have_the_dtypes_of_samples(far: MultiDataset) -> None:
 def test_a_spec_comes_back_from_its_plain_form(far: MultiDataset) -> None:
     plain = policy_of(describe({"arm": far})).hparams["specs"]["arm"]
     assert SampleSpec.from_plain(plain) == describe({"arm": far})["arm"]
-    assert plain["recorded"]["place"] == {"shape": (4, 2), "dtype": "float64"}
+    place = {"shape": (4, 2), "dtype": "float64", "is_absent": False}
+    assert plain["recorded"]["place"] == place
 
 
 @pytest.mark.parametrize("recorded", [(4, 2), {"shape": (4, 2)}, {"shape": (4, 2), "d": "int8"}, 3])
@@ -301,6 +302,6 @@ def test_a_spec_of_another_version_is_refused(recorded: Any) -> None:
 @pytest.mark.parametrize("dtype", ["flaot32", "float32; import os", "load", ["int8"], None])
 def test_only_dtypes_of_the_keymap_are_known(dtype: Any) -> None:
     plain = policy_of({"arm": SPEC}).hparams["specs"]["arm"]
-    wrong = {**plain, "recorded": {"arm": {"shape": (4, 2), "dtype": dtype}}}
+    wrong = {**plain, "recorded": {"arm": {"shape": (4, 2), "dtype": dtype, "is_absent": False}}}
     with pytest.raises(SettingsError, match=r"unknown dtype .* of an action; "):
         ActionChunkPolicy({"arm": wrong}, **SMALL)

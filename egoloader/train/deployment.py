@@ -45,14 +45,15 @@ def predict_recorded(
 
     Returns:
         Per action entry, (B, n, D…) of its dtype; none of those that the transforms leave out
-        altogether.
+        altogether, or that are absent from all episodes.
 
     Raises:
         SettingsError: something observed is missing, or a transform that changes actions has no
             inverse, or one that asks what they were; names it.
         TransformError: numbers can't be changed; or what is predicted for whole numbers is NaN.
     """
-    stages, derived = [_with_blanks(observed, recorded)], [set(recorded)]
+    known = [key for key, action in recorded.items() if not action.is_absent]
+    stages, derived = [_with_blanks(observed, recorded)], [set(known)]
     for transform in transforms:
         stages.append(transform(stages[-1]))
         derived.append(_derived(transform, derived[-1], stages[-1]))
@@ -74,7 +75,7 @@ def predict_recorded(
     for place in reversed(range(len(transforms))):
         way = (stages[place], stages[place + 1])
         sample = _undo(transforms[place], way, derived[place], sample)
-    return {key: sample[key] for key in recorded if not predicted.keys().isdisjoint(ends(key))}
+    return {key: sample[key] for key in known if not predicted.keys().isdisjoint(ends(key))}
 
 
 def _with_blanks(observed: Mapping[str, Any], recorded: Mapping[str, RecordedAction]) -> Batch:

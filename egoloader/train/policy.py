@@ -197,6 +197,8 @@ class ActionChunkPolicy(lightning.LightningModule):
         Returns:
             Per action entry of the keymap, (B, n, D…), of the dtype that it has in a sample. Whole
             numbers are the nearest to what is predicted, within the dtype; bools true above 0.5.
+            None of optional entries that no episode of the embodiment has, in training: what is
+            predicted of them, alone or joined to others, was never trained.
 
         Raises:
             SettingsError: something observed is missing, or the mask of an optional state; texts

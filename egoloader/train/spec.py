@@ -28,6 +28,7 @@ class RecordedAction:
     Attributes:
         shape: (n, D…).
         dtype: the name of what its numbers leave as, as in an entry of the keymap.
+        is_absent: whether no episode has it, so that what is predicted of it was never trained.
 
     Raises:
         SettingsError: there is no such dtype.
@@ -35,6 +36,7 @@ class RecordedAction:
 
     shape: tuple[int, ...]
     dtype: str = "float32"
+    is_absent: bool = False
 
     def __post_init__(self) -> None:
         if type(self.dtype) is not str or self.dtype not in DTYPES:
@@ -107,7 +109,7 @@ class SampleSpec:
         recorded = {}
         for key, one in plain["recorded"].items():
             _check_fields(RecordedAction, one)
-            recorded[key] = RecordedAction(tuple(one["shape"]), one["dtype"])
+            recorded[key] = RecordedAction(tuple(one["shape"]), one["dtype"], one["is_absent"])
         optional = {key: tuple(keys) for key, keys in plain["optional"].items()}
         return cls(cameras, states, actions, texts, recorded, optional)
 
@@ -210,14 +212,24 @@ def _check_fields(kind: type[RecordedAction | SampleSpec], plain: object) -> Non
 def _recorded(source: MultiDataset, keymap: KeyMap) -> dict[str, RecordedAction]:
     """Return what action entries are ahead of the transforms."""
     maker = SampleMaker(next(source.open_each()), keymap, source.settings)
+    absent = _absent(source, keymap)
     return {
-        field.key: RecordedAction(field.shape, field.dtype.name)
+        field.key: RecordedAction(field.shape, field.dtype.name, field.key in absent)
         for field in maker.fields()
         if field.key in keymap
         and keymap[field.key].key_type == "action_keys"
         and field.shape is not None
         and field.dtype is not None
     }
+
+
+def _absent(source: MultiDataset, keymap: KeyMap) -> set[str]:
+    """Return the optional action entries that no episode has the arrays of."""
+    absent = {key for key, one in keymap.items() if one.optional and one.key_type == "action_keys"}
+    episodes = source.open_each()
+    while absent and (episode := next(episodes, None)) is not None:
+        absent = {key for key in absent if not episode.has(keymap[key].zarr_key)}
+    return absent
 
 
 def _check_camera(name: str, key: str, value: Any) -> None:
