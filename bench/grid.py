@@ -31,8 +31,8 @@ Episodes of a person at 30 Hz, and the keypoint keymap with masks: chunks of 30 
 of 4 states. Steps are counted in frames, or as many lie 25 a second, most of them between frames.
 
 - *frames* counts frames: `horizon` and `history`.
-- *nearest*, *linear* and *slerp* are on the grid: `rate_hz`, by that interpolation. Of slerp, only
-  wrist poses turn; keypoints are linear.
+- *nearest*, *linear* and *slerp* are on the grid: `rate_hz`, by that interpolation. Of linear, all
+  numbers are; of slerp, wrist poses turn, and keypoints are linear.
 - *uneven* are the same on episodes whose array `timestamp` has each frame up to 5 ms off. Every
   sample holds its time, so that these read one array more.
 
@@ -135,7 +135,18 @@ class _Way:
 
     def keymap(self, norm_mode: bool) -> KeyMap:
         """Return the keymap; `norm_mode` leaves the camera out."""
-        return human_keymap("keypoints", masks=True, norm_mode=norm_mode, **self.windows)
+        made = human_keymap("keypoints", masks=True, norm_mode=norm_mode, **self.windows)
+        if self.windows.get("interpolation") != "linear":
+            return made
+        # Whole keymaps have poses turn all the same.
+        return KeyMap(
+            {
+                key: dataclasses.replace(spec, interpolation="linear")
+                if spec.interpolation == "slerp"
+                else spec
+                for key, spec in made.items()
+            }
+        )
 
     def check(self, keymap: KeyMap, indices: Indices, batch: DictBatch) -> None:
         """Check the samples of some indices.

@@ -52,6 +52,17 @@ def test_every_way_is_timed_in_every_case(result: Result) -> None:
     assert found == [(case, name, n) for case, n in rounds for name in CONTENDERS]
 
 
+def test_ways_differ_by_what_lies_between_rows(tmp_path: Path) -> None:
+    ways = {way.name: way.keymap(norm_mode=True) for way in grid._ways(tmp_path, TINY)}
+    pose, points = "left.action_wrist_pose", "left.action_keypoints"
+    kinds = {
+        name: (its[pose].interpolation, its[points].interpolation) for name, its in ways.items()
+    }
+    assert kinds["nearest"] == ("nearest", "nearest")
+    assert kinds["linear"] == kinds["uneven, linear"] == ("linear", "linear")
+    assert kinds["slerp"] == kinds["uneven, slerp"] == ("slerp", "linear")
+
+
 def test_counts_are_those_of_the_rows_around_the_steps(result: Result) -> None:
     assert [(row.case, row.contender) for row in result.counts] == [
         (case, name)
