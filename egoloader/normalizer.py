@@ -63,7 +63,8 @@ class NormalizerSettings:
         mode: `zscore`: mean 0, spread 1; `minmax`: the range becomes -1…1; `quantile`: the 1st to
             the 99th percentile does, and what lies beyond goes beyond. Dimensions that are nearly
             always the same number, such as rare flags, have no such percentiles apart: their range
-            becomes -1…1, and a `StatisticsWarning` names them.
+            becomes -1…1, and a `StatisticsWarning` names them. One also names those whose range is
+            1,000 times as wide as the percentiles are apart: rare moves, or broken numbers.
         modes: of single keys, where another is wanted: {key: mode}. What is mapped to a name is
             for the keys of an embodiment, {embodiment: {key: mode}}, and goes ahead of the rest.
         skip: numbers that stay as they are, such as rotations and flags: {key: [3, 4, 5, 6]}, or
